@@ -1,0 +1,34 @@
+//! Every hard bound that no file sets: value, unit, reason. Bounds a file sets live in `config`.
+
+/// Nesting of JSON that we accept, levels. Deeper requests are refused; deeper engine events are malformed.
+/// The value is the contract's; our cursor keeps one bit a level, so the stack is not used per level.
+pub const JSON_DEPTH_MAX: usize = 128;
+
+/// Data events held before the first token-bearing one. The 65th ends the request.
+pub const HELD_EVENTS_MAX: usize = 64;
+
+/// Bytes of an engine's response head, and its fields. Engines send under 1 KiB; uvicorn itself stops at 64 KiB.
+pub const ENGINE_HEAD_BYTES_MAX: usize = 65_536;
+pub const ENGINE_HEADERS_MAX: usize = 100;
+
+/// Bytes of trailer fields after a chunked body, either side, before the peer is called hostile.
+pub const TRAILER_BYTES_MAX: usize = 8_192;
+
+/// Bytes of one chunk-size line with its extensions. RFC 9112 section 7.1.1 asks receivers to bound it.
+pub const CHUNK_LINE_BYTES_MAX: usize = 256;
+
+/// Bytes of an engine's error message that reach a client.
+pub const ENGINE_MESSAGE_BYTES_MAX: usize = 1_024;
+
+/// Pipelined bytes that we read ahead while an exchange runs. Past it the client socket is not read.
+pub const PIPELINE_BYTES_MAX: usize = 65_536;
+
+/// Seconds and bytes: see R-HTTP-8. The bytes discarded on a kept connection are `max_request_bytes`.
+pub const DISCARD_KEEP_SECONDS: u64 = 1;
+pub const DISCARD_CLOSE_SECONDS: u64 = 2;
+
+/// Idle engine sockets are dropped after this; vLLM's HTTP server closes them at 5.0 s (measured, 0.32.0).
+pub const POOL_IDLE_SECONDS: u64 = 4;
+
+const _: () = assert!(JSON_DEPTH_MAX <= 128);
+const _: () = assert!(HELD_EVENTS_MAX >= 1);

@@ -1,0 +1,9 @@
+//! Words that all rooms share. Owns nothing; may use std only.
+
+pub mod units;
+
+pub mod limits;
+
+pub mod time;
+
+pub mod prng;

@@ -1,0 +1,51 @@
+//! Ids as types, so that a shard, an engine and a slot never trade places.
+
+use std::fmt;
+
+/// Number of a shard, 0 up to the shard count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u16);
+
+/// Index of an engine in the current fleet snapshot (and of its line on the load board).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EngineId(pub u16);
+
+/// Which of the engine requests of an attempt this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Leg {
+    /// `POST /tokenize`: counts the prompt.
+    Tokenize,
+    /// Reads the prompt and makes the KV cache.
+    Prefill,
+    /// Generates the tokens; on a `role: both` engine it contains the prefill.
+    Decode,
+}
+
+impl Leg {
+    /// The word used in leg ids, metric labels and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Leg::Tokenize => "tokenize",
+            Leg::Prefill => "prefill",
+            Leg::Decode => "decode",
+        }
+    }
+}
+
+impl EngineId {
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ShardId {
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,3 @@
+//! The `narwhal` binary: allocator, arguments, exit code.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! How each engine family speaks: what a leg's body looks like, and what its answers hold.

@@ -1,0 +1,8 @@
+//! Bytes to messages and back. Resumable at any byte; never panics on input, whoever sent it.
+//! May use `base`, httparse and memchr; knows no time, no policy, no fleet, and logs nothing.
+
+pub mod json;
+
+pub mod h1;
+
+pub mod dialect;
