@@ -1,1 +1,4 @@
-//! (room fleet)
+//! What a shard believes about engines, and policy as plain functions over readings that are handed in.
+//! Never touches bytes, sockets or another shard's memory.
+
+pub mod pick;

@@ -1,0 +1,175 @@
+//! The load board: one padded line per engine, written by every shard, read by every placement.
+//!
+//! A line says what this router has outstanding on an engine and whether the control thread believes it alive.
+//! Owns atomics only; a [`Reservation`] is the one way to add load and must be handed back.
+//! Invariant at rest: every count is 0.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::base::units::EngineId;
+
+/// Which phase of an engine a reservation loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Prefill,
+    Decode,
+}
+
+/// All engines' lines.
+#[derive(Debug)]
+pub struct Board {
+    lines: Box<[CachePadded<Line>]>,
+}
+
+/// One engine.
+#[derive(Debug)]
+pub struct Line {
+    prefill_requests: AtomicU32,
+    decode_requests: AtomicU32,
+    prefill_tokens: AtomicU64,
+    decode_tokens: AtomicU64,
+    live: AtomicBool,
+    ejected: AtomicBool,
+    /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
+    tokenize_missing: AtomicBool,
+}
+
+/// Load added to one engine. Dropping it without [`Board::release`] is a bug that debug builds catch.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a reservation has to be released"]
+pub struct Reservation {
+    pub engine: EngineId,
+    pub phase: Phase,
+    tokens: u64,
+}
+
+impl Board {
+    /// Every engine starts alive: the first failed probe or request says otherwise.
+    pub fn new(engines: usize) -> Self {
+        let line = || {
+            CachePadded::new(Line {
+                prefill_requests: AtomicU32::new(0),
+                decode_requests: AtomicU32::new(0),
+                prefill_tokens: AtomicU64::new(0),
+                decode_tokens: AtomicU64::new(0),
+                live: AtomicBool::new(true),
+                ejected: AtomicBool::new(false),
+                tokenize_missing: AtomicBool::new(false),
+            })
+        };
+        Board { lines: (0..engines).map(|_| line()).collect() }
+    }
+
+    pub fn line(&self, engine: EngineId) -> &Line {
+        &self.lines[engine.index()]
+    }
+
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub fn reserve(&self, engine: EngineId, phase: Phase, tokens: u64) -> Reservation {
+        let (requests, outstanding) = self.line(engine).cells(phase);
+        requests.fetch_add(1, Ordering::Relaxed);
+        outstanding.fetch_add(tokens, Ordering::Relaxed);
+        Reservation { engine, phase, tokens }
+    }
+
+    pub fn release(&self, reservation: Reservation) {
+        let Reservation { engine, phase, tokens } = reservation;
+        let (requests, outstanding) = self.line(engine).cells(phase);
+        let before = requests.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a reservation was released twice");
+        let before = outstanding.fetch_sub(tokens, Ordering::Relaxed);
+        assert!(before >= tokens, "more tokens came back than went out");
+    }
+}
+
+impl Line {
+    /// Tokens of both phases that this router has outstanding there.
+    pub fn outstanding_tokens(&self) -> u64 {
+        let prefill = self.prefill_tokens.load(Ordering::Relaxed);
+        prefill + self.decode_tokens.load(Ordering::Relaxed)
+    }
+
+    pub fn requests(&self, phase: Phase) -> u32 {
+        self.cells(phase).0.load(Ordering::Relaxed)
+    }
+
+    /// Whether new work may go there.
+    pub fn available(&self) -> bool {
+        self.live.load(Ordering::Relaxed) && !self.ejected.load(Ordering::Relaxed)
+    }
+
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    pub fn is_ejected(&self) -> bool {
+        self.ejected.load(Ordering::Relaxed)
+    }
+
+    pub fn set_live(&self, live: bool) {
+        self.live.store(live, Ordering::Relaxed);
+    }
+
+    pub fn set_ejected(&self, ejected: bool) {
+        self.ejected.store(ejected, Ordering::Relaxed);
+    }
+
+    pub fn tokenize_missing(&self) -> bool {
+        self.tokenize_missing.load(Ordering::Relaxed)
+    }
+
+    /// Whether this call was the first to say so.
+    pub fn mark_tokenize_missing(&self) -> bool {
+        !self.tokenize_missing.swap(true, Ordering::Relaxed)
+    }
+
+    fn cells(&self, phase: Phase) -> (&AtomicU32, &AtomicU64) {
+        match phase {
+            Phase::Prefill => (&self.prefill_requests, &self.prefill_tokens),
+            Phase::Decode => (&self.decode_requests, &self.decode_tokens),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_out_comes_back() {
+        let board = Board::new(2);
+        let a = board.reserve(EngineId(1), Phase::Prefill, 100);
+        let b = board.reserve(EngineId(1), Phase::Decode, 30);
+        let line = board.line(EngineId(1));
+        assert_eq!(line.outstanding_tokens(), 130);
+        assert_eq!((line.requests(Phase::Prefill), line.requests(Phase::Decode)), (1, 1));
+        assert_eq!(board.line(EngineId(0)).outstanding_tokens(), 0);
+        board.release(a);
+        board.release(b);
+        assert_eq!(line.outstanding_tokens(), 0);
+        assert_eq!((line.requests(Phase::Prefill), line.requests(Phase::Decode)), (0, 0));
+    }
+
+    #[test]
+    fn availability_needs_both_words() {
+        let board = Board::new(1);
+        let line = board.line(EngineId(0));
+        assert!(line.available());
+        line.set_live(false);
+        assert!(!line.available());
+        line.set_live(true);
+        line.set_ejected(true);
+        assert!(!line.available());
+        assert!(line.mark_tokenize_missing());
+        assert!(!line.mark_tokenize_missing() && line.tokenize_missing());
+    }
+}
