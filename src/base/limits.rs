@@ -23,6 +23,27 @@ pub const ENGINE_MESSAGE_BYTES_MAX: usize = 1_024;
 /// Pipelined bytes that we read ahead while an exchange runs. Past it the client socket is not read.
 pub const PIPELINE_BYTES_MAX: usize = 65_536;
 
+/// Bytes gathered for one client before its engine is no longer read. At about 200 bytes an event this is 160 events.
+/// A guess between nginx's 8 KiB proxy buffers and its 64 KiB busy limit.
+pub const CLIENT_BUFFER_BYTES: usize = 32_768;
+
+/// Capacity that a returned buffer may keep; what a large answer grew goes back to the allocator.
+pub const BUFFER_KEEP_BYTES: usize = 65_536;
+
+/// Bytes of one engine read. One buffer per active leg, recycled per shard.
+pub const LEG_READ_BYTES: usize = 16_384;
+
+/// Bytes of one client read while no body is coming, and while one is.
+pub const CLIENT_READ_BYTES: usize = 4_096;
+pub const CLIENT_BODY_READ_BYTES: usize = 65_536;
+
+/// Bytes kept of an engine's refusal, to find its message in.
+pub const ENGINE_REFUSAL_BYTES_MAX: usize = 65_536;
+
+/// Milliseconds a leg may take to end its answer after `[DONE]`, to keep its socket. vLLM 0.32.0 sends the last
+/// chunk in a segment of its own, about 0.1 ms later.
+pub const DRAIN_MILLIS: u64 = 250;
+
 /// Seconds and bytes: see R-HTTP-8. The bytes discarded on a kept connection are `max_request_bytes`.
 pub const DISCARD_KEEP_SECONDS: u64 = 1;
 pub const DISCARD_CLOSE_SECONDS: u64 = 2;

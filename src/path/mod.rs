@@ -1,1 +1,46 @@
-//! (room path)
+//! One request, stage by stage. The files are the stages, in reading order; one word per stage is the file, the [`Stage`] variant,
+//! the metric label and the name in an error.
+//!
+//! ```text
+//! accept → parse → admit → place → prefill → decode → relay | assemble → account → close
+//! ```
+//!
+//! May use `base`, `wire`, `fleet`, `metrics` and the shard it is handed. Reads no clock: every entry point takes `now`.
+
+pub mod accept;
+
+pub mod parse;
+
+pub mod admit;
+
+pub mod place;
+
+pub mod prefill;
+
+pub mod decode;
+
+pub mod relay;
+
+pub mod assemble;
+
+pub mod account;
+
+pub mod close;
+
+// What the stages share.
+
+pub mod exchange;
+
+pub mod fault;
+
+pub mod answer;
+
+pub mod leg;
+
+pub mod legs;
+
+pub mod out;
+
+pub mod timers;
+
+pub use crate::metrics::outcome::Stage;

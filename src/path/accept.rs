@@ -1,0 +1,253 @@
+//! Stage `accept`: one client connection. Bytes and events come in, the stages run, commands and a deadline come out.
+//!
+//! The runtime owns sockets and one timer; it calls the `handle`-like methods here with what happened and the time, and then asks, in this
+//! order: [`Connection::next_command`], [`Connection::take_output`], [`Connection::leg_reads`], [`Connection::client_reads`],
+//! [`Connection::wants_shutdown`], [`Connection::is_closed`], [`Connection::deadline`]. Requests are answered in order: a pipelined one counts
+//! as arrived when its turn comes, and what is read ahead is bounded.
+
+use super::exchange::{Cx, Exchange, Io};
+use super::leg::{LegCommand, LegSlot, State};
+use super::timers::Timer;
+use crate::base::limits;
+use crate::base::time::Instant;
+use crate::shard::Shard;
+use crate::wire::h1::body::BodyDecoder;
+
+/// Leg slots of a connection: engines whose legs run side by side need two.
+pub const SLOTS: usize = 2;
+
+/// What the client's side is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// Between requests, or in the middle of a head.
+    Head,
+    /// The body of a completion request is coming in.
+    Body,
+    /// The exchange runs, or the control thread was asked.
+    Running,
+    /// An early answer is out; the rest of the body is dropped.
+    Discard { left: usize },
+    /// Closing: everything that still comes is dropped.
+    Linger,
+    Closed,
+}
+
+/// See the head of this file.
+pub struct Connection {
+    pub(super) front: Front,
+    pub(super) io: Io,
+    pub(super) exchange: Option<Box<Exchange>>,
+    pub(super) legs: [LegSlot; SLOTS],
+    /// Client bytes not used yet.
+    pub(super) inbuf: Vec<u8>,
+    /// How far `inbuf` was searched for the end of a head.
+    pub(super) scanned: usize,
+    /// The current request's body.
+    pub(super) body: Option<BodyDecoder>,
+    /// The client closed its sending side, or broke.
+    pub(super) client_ended: bool,
+    pub(super) loopback: bool,
+    /// This connection's address for mail from the control thread.
+    pub(super) token: u64,
+    shut: bool,
+}
+
+impl Connection {
+    pub fn new(shard: &mut Shard, now: Instant, token: u64, loopback: bool) -> Self {
+        let mut io = Io::default();
+        io.timers.set(Timer::Client, now + shard.snapshot.fleet.runtime.header_timeout);
+        Connection {
+            front: Front::Head,
+            io,
+            exchange: None,
+            legs: Default::default(),
+            inbuf: Vec::new(),
+            scanned: 0,
+            body: None,
+            client_ended: false,
+            loopback,
+            token,
+            shut: false,
+        }
+    }
+
+    // ── what happened ──
+
+    pub fn client_bytes(&mut self, shard: &mut Shard, now: Instant, bytes: &[u8]) {
+        if matches!(self.front, Front::Linger | Front::Closed) {
+            return;
+        }
+        if self.front == Front::Head && self.inbuf.is_empty() {
+            // The first byte of a head starts its clock; the next ones do not move it.
+            let until = now + shard.snapshot.fleet.runtime.header_timeout;
+            self.io.timers.set(Timer::Client, until);
+        }
+        if self.front == Front::Body {
+            let until = now + shard.snapshot.fleet.runtime.body_idle_timeout;
+            self.io.timers.set(Timer::Client, until);
+        }
+        self.inbuf.extend_from_slice(bytes);
+        self.advance(shard, now);
+    }
+
+    /// The client closed its sending side, or its connection broke. Either way it is gone: a half-close after
+    /// a complete request is not told apart.
+    pub fn client_end(&mut self, shard: &mut Shard, now: Instant) {
+        self.client_ended = true;
+        match self.front {
+            Front::Closed => {}
+            // The answer may be complete and on its way: it goes out first.
+            Front::Head | Front::Discard { .. } | Front::Linger if self.io.out.pending() > 0 => {
+                self.linger(now);
+            }
+            _ => self.cut(shard, now),
+        }
+    }
+
+    /// Some of a write went out: the client is alive.
+    pub fn client_progress(&mut self, shard: &Shard, now: Instant) {
+        let until = now + shard.snapshot.fleet.runtime.client_write_stall;
+        self.io.timers.set(Timer::Stall, until);
+    }
+
+    /// The taken output is out; its buffer comes back.
+    pub fn client_written(&mut self, shard: &mut Shard, now: Instant, buf: Vec<u8>) {
+        self.io.out.written(buf);
+        self.io.timers.clear(Timer::Stall);
+        if self.front == Front::Linger && self.io.out.pending() == 0 {
+            self.linger(now);
+        }
+        self.advance(shard, now);
+    }
+
+    /// Writing failed.
+    pub fn client_broken(&mut self, shard: &mut Shard, now: Instant) {
+        self.cut(shard, now);
+    }
+
+    /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.
+    pub fn leg_sent(&mut self, slot: usize, reused: bool) {
+        self.legs[slot].sent(reused);
+        if let Some(exchange) = &self.exchange {
+            self.io.bound_leg(slot, exchange.marks.leg_bound);
+        }
+    }
+
+    pub fn timer(&mut self, shard: &mut Shard, now: Instant) {
+        while let Some(timer) = self.io.timers.expired(now) {
+            match timer {
+                Timer::Deadline => self.deadline_over(shard, now),
+                Timer::Client => self.client_late(shard, now),
+                Timer::Leg0 => self.leg_late(shard, now, 0),
+                Timer::Leg1 => self.leg_late(shard, now, 1),
+                Timer::Wait => {
+                    let Some(exchange) = self.exchange.as_mut() else { continue };
+                    exchange.place(&mut Cx { shard, io: &mut self.io, now });
+                    self.after(shard, now);
+                }
+                Timer::Stall => self.cut(shard, now),
+            }
+        }
+    }
+
+    // ── what is wanted ──
+
+    /// The next thing to do for a leg slot.
+    pub fn next_command(&mut self) -> Option<(usize, LegCommand)> {
+        let (slot, command) = self.io.next_command()?;
+        match &command {
+            LegCommand::Open { engine, kind, .. } => self.legs[slot].open(*engine, *kind),
+            LegCommand::Close | LegCommand::Park => self.legs[slot].close(),
+        }
+        Some((slot, command))
+    }
+
+    /// Everything to write now, and the offset where it begins.
+    pub fn take_output(&mut self, shard: &Shard, now: Instant) -> Option<(Vec<u8>, usize)> {
+        let taken = self.io.out.take()?;
+        self.client_progress(shard, now);
+        Some(taken)
+    }
+
+    /// Whether the leg's socket should be read: not while the client's buffer is full.
+    pub fn leg_reads(&self, slot: usize) -> bool {
+        let leg = &self.legs[slot];
+        leg.reads() && (leg.state == State::Draining || !self.io.out.is_full())
+    }
+
+    /// Whether the client's socket should be read. While an exchange runs that is how a lost client is noticed.
+    pub fn client_reads(&self) -> bool {
+        !self.client_ended && self.inbuf.len() < limits::PIPELINE_BYTES_MAX
+    }
+
+    /// Bytes to offer for the next client read.
+    pub fn client_read_bytes(&self) -> usize {
+        match self.front {
+            Front::Body => limits::CLIENT_BODY_READ_BYTES,
+            _ => limits::CLIENT_READ_BYTES,
+        }
+    }
+
+    /// True once, when everything is out and the client is to see the end of our side.
+    pub fn wants_shutdown(&mut self) -> bool {
+        let now = self.front == Front::Linger && self.io.out.pending() == 0 && !self.shut;
+        self.shut |= now;
+        now
+    }
+
+    /// The client's socket may go.
+    pub fn client_is_done(&self) -> bool {
+        self.front == Front::Closed
+    }
+
+    /// Nothing is left to do here.
+    pub fn is_closed(&self) -> bool {
+        self.front == Front::Closed && self.legs.iter().all(|leg| !leg.is_open())
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.io.timers.next()
+    }
+
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    // ── in between ──
+
+    /// Uses up what the client has sent, as far as it goes.
+    pub(super) fn advance(&mut self, shard: &mut Shard, now: Instant) {
+        loop {
+            let before = (self.front, self.inbuf.len());
+            match self.front {
+                Front::Head if self.io.out.is_full() => return,
+                Front::Head => self.read_head(shard, now),
+                Front::Body => self.read_body(shard, now),
+                Front::Discard { left } => self.discard(shard, now, left),
+                Front::Running | Front::Linger | Front::Closed => return,
+            }
+            if (self.front, self.inbuf.len()) == before {
+                return;
+            }
+        }
+    }
+
+    /// To be called after every stage: ends what is over.
+    pub(super) fn after(&mut self, shard: &mut Shard, now: Instant) {
+        if self.exchange.as_ref().is_some_and(|exchange| exchange.is_over()) {
+            self.close_exchange(shard, now);
+            self.advance(shard, now);
+        }
+    }
+
+    /// Ready for the next request.
+    pub(super) fn await_head(&mut self, shard: &Shard, now: Instant) {
+        self.front = Front::Head;
+        self.body = None;
+        self.scanned = 0;
+        let runtime = &shard.snapshot.fleet.runtime;
+        let wait =
+            if self.inbuf.is_empty() { runtime.keepalive_idle } else { runtime.header_timeout };
+        self.io.timers.set(Timer::Client, now + wait);
+    }
+}

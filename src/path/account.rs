@@ -1,0 +1,124 @@
+//! Stage `account`: the end of an exchange, exactly once. Everything held goes back, and the ledger learns how it ended.
+//!
+//! offered = ends + in flight, in every published block.
+
+use super::Stage;
+use super::answer;
+use super::assemble;
+use super::exchange::{Cx, Exchange};
+use super::fault::Cause;
+use super::timers::Timer;
+use crate::base::time::Instant;
+use crate::metrics::outcome::End;
+
+/// When things happened, and what was counted already.
+#[derive(Debug, Default)]
+pub struct Marks {
+    pub body_done: Instant,
+    pub checked: Instant,
+    pub sized: Instant,
+    pub admitted: Instant,
+    pub prefilled: Instant,
+    pub decoding: Instant,
+    pub leg_opened: Instant,
+    /// The leg's own bound, once it is connected.
+    pub leg_bound: Instant,
+    pub first_token: Option<Instant>,
+    pub first_token_noted: bool,
+    pub tokens_counted: u64,
+    /// The model check was reached: the request counts as sized.
+    pub model_checked: bool,
+}
+
+impl Exchange {
+    /// The stream ended as it should: token-bearing output and then `[DONE]`.
+    pub fn complete(&mut self, cx: &mut Cx) {
+        let Some(mut assembly) = self.assembly.take() else {
+            answer::stream_body(cx.io).extend_from_slice(b"data: [DONE]\n\n");
+            answer::end_stream(cx.io);
+            return self.finish(cx, End::Served);
+        };
+        let usage = assemble::Usage {
+            prompt_tokens: Some(self.prompt_tokens),
+            completion_tokens: self.relay.tokens,
+        };
+        let mut body = cx.shard.take_buffer();
+        match assembly.finish(&mut body, usage) {
+            Ok(()) => {
+                self.write_json(cx, &body);
+                self.finish(cx, End::Served);
+            }
+            Err(fault) => {
+                self.stage = Stage::Assemble;
+                let cause = match fault {
+                    assemble::Fault::TooLarge => Cause::ResponseLimit,
+                    assemble::Fault::Invalid(_) => Cause::Assembly,
+                };
+                self.answer_fault(cx, cause);
+            }
+        }
+        cx.shard.give_buffer(body);
+    }
+
+    /// The client has gone: nothing more is said, and no engine is to blame.
+    pub fn cancel(&mut self, cx: &mut Cx) {
+        let stage = self.stage;
+        self.finish(cx, End::Cancelled(stage));
+    }
+
+    /// Ends the exchange.
+    pub fn finish(&mut self, cx: &mut Cx, end: End) {
+        assert!(self.end.is_none(), "an exchange ends once");
+        self.release_loads(cx);
+        let shared = &cx.shard.shared;
+        if let Some(permit) = self.seat.take() {
+            shared.seats.release(permit);
+        }
+        if let Some(permit) = self.retained.take() {
+            shared.retained.release(permit);
+        }
+        if end == End::Served {
+            shared.retries.earn(cx.shard.snapshot.fleet.serving.retry_replenish);
+        }
+        for timer in [Timer::Deadline, Timer::Wait, Timer::Leg0, Timer::Leg1] {
+            cx.io.timers.clear(timer);
+        }
+        self.end = Some(end);
+        let slo_met = self.record(cx, end);
+        cx.shard.count_end(end, !self.marks.model_checked, slo_met);
+        self.stage = Stage::Account;
+    }
+
+    /// Forgets an attempt that is to be made again.
+    pub fn reset_attempt(&mut self) {
+        self.placement = None;
+        self.events = None;
+        self.assembly = None;
+        self.relay = Default::default();
+        self.marks.tokens_counted = 0;
+        self.marks.first_token = None;
+        self.marks.first_token_noted = false;
+    }
+
+    /// Records latencies; says whether both service levels were met.
+    fn record(&self, cx: &mut Cx, end: End) -> bool {
+        let recorder = cx.shard.ledger.recorder();
+        if end != End::Served {
+            return false;
+        }
+        let Some(first) = self.marks.first_token else { return false };
+        let slo = &cx.shard.snapshot.fleet.slo;
+        let ttft = first.since(self.arrived);
+        recorder.ttft(ttft);
+        recorder.duration(cx.now.since(self.arrived));
+        recorder.queue_wait(self.marks.admitted.since(self.marks.sized));
+        let later = self.relay.tokens.saturating_sub(self.relay.first_tokens);
+        let mut met = ttft <= slo.ttft;
+        if later > 0 {
+            let tpot = self.relay.last_token.since(first).div_f64(later as f64);
+            recorder.tpot(tpot);
+            met &= tpot <= slo.tpot;
+        }
+        met
+    }
+}

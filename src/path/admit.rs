@@ -1,0 +1,159 @@
+//! Stage `admit`: may this request be in flight, and how long is its prompt?
+//!
+//! Before the body: retention, held router, no live engine, declared size. After the checks: the prompt's token count (our own for token
+//! arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat. Order is the contract's: an
+//! overloaded or held router answers before it looks at the body.
+
+use super::answer::Refusal;
+use super::exchange::{Cx, Exchange};
+use super::fault::Cause;
+use super::Stage;
+use crate::base::units::{EngineId, Leg};
+use crate::metrics::outcome::{End, RejectReason};
+use crate::shard::Held;
+use crate::wire::dialect::vllm;
+use crate::wire::openai::Prompt;
+
+const OVERLOADED: Refusal =
+    Refusal::new(429, "server_overloaded_error", "The router is at its capacity").retry_after(1);
+
+impl Exchange {
+    /// The gates that need no body. True when the request may go on.
+    pub fn admit_head(&mut self, cx: &mut Cx) -> bool {
+        self.retained = cx.shard.shared.retained.acquire();
+        if self.retained.is_none() {
+            self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Retained));
+            return false;
+        }
+        if cx.shard.shared.held() != Held::No {
+            self.refuse_held(cx);
+            return false;
+        }
+        if !cx.shard.any_available() {
+            let refusal =
+                Refusal::new(503, "backend_unavailable", "No inference engine is available")
+                    .code("backend_unavailable")
+                    .retry_after(1);
+            self.refuse(cx, refusal, End::Rejected(RejectReason::NotReady));
+            return false;
+        }
+        true
+    }
+
+    fn refuse_held(&mut self, cx: &mut Cx) {
+        let reason = match cx.shard.shared.held() {
+            Held::Draining => RejectReason::Draining,
+            _ => RejectReason::Standby,
+        };
+        let refusal = Refusal::new(503, "standby", "This router is not serving")
+            .code("standby")
+            .retry_after(1);
+        self.refuse(cx, refusal, End::Rejected(reason));
+    }
+
+    /// The request is checked: find its size.
+    pub fn size(&mut self, cx: &mut Cx) {
+        self.stage = Stage::Admit;
+        self.marks.checked = cx.now;
+        match self.request().prompt {
+            Prompt::Counted(tokens) => self.sized(cx, tokens, false),
+            Prompt::Text { .. } if !cx.shard.snapshot.fleet.engine.tokenize => self.estimate(cx),
+            Prompt::Text { .. } => self.ask_count(cx, false),
+        }
+    }
+
+    /// Asks the least busy engine that this request has not asked yet.
+    fn ask_count(&mut self, cx: &mut Cx, fresh: bool) {
+        let engine = if fresh {
+            self.counters_asked.last().copied()
+        } else {
+            cx.shard.counter(cx.now, &self.counters_asked)
+        };
+        let Some(engine) = engine else {
+            return self.refuse_no_engine(cx);
+        };
+        if cx.shard.shared.board.line(engine).tokenize_missing() {
+            return self.estimate(cx);
+        }
+        if !fresh {
+            self.counters_asked.push(engine);
+        }
+        let mut body = cx.shard.take_buffer();
+        let model = &cx.shard.snapshot.fleet.model;
+        vllm::tokenize_body(&mut body, &self.body, self.request(), self.route, model);
+        cx.shard.count_tokenize_attempt();
+        let bound = cx.now + cx.shard.snapshot.fleet.engine.tokenize_timeout;
+        self.collected.clear();
+        self.open_leg(cx, Leg::Tokenize, engine, &body, fresh, bound);
+        cx.shard.give_buffer(body);
+    }
+
+    /// The whole answer of `/tokenize` is in `collected`.
+    pub fn counted(&mut self, cx: &mut Cx, engine: EngineId, status: u16) {
+        match status {
+            200 => match vllm::tokenize_count(&self.collected) {
+                Some(tokens) => {
+                    cx.shard.counter_answered(engine);
+                    self.sized(cx, tokens, false);
+                }
+                None => self.count_failed(cx, engine, Cause::Handoff),
+            },
+            404 | 405 | 501 => {
+                if cx.shard.shared.board.line(engine).mark_tokenize_missing() {
+                    cx.shard.note_tokenize_missing(engine);
+                }
+                self.estimate(cx);
+            }
+            status => self.count_failed(cx, engine, Cause::Status(status)),
+        }
+    }
+
+    /// A count failed. Another engine is asked, free of credits; this one is left alone for a while.
+    pub fn count_failed(&mut self, cx: &mut Cx, engine: EngineId, cause: Cause) {
+        cx.io.close_leg(0);
+        if cause == Cause::StaleSocket {
+            return self.ask_count(cx, true);
+        }
+        if let Some(class) = cause.class() {
+            cx.shard.shared.board.line(engine).count_fault(class);
+        }
+        if cause.is_refusal() {
+            return self.pass_refusal(cx, cause);
+        }
+        // `Handoff` here stands for an answer that holds no count: worth asking another engine.
+        let elsewhere = cause.is_transient() || cause == Cause::Handoff;
+        if elsewhere {
+            cx.shard.counter_failed(cx.now, engine);
+            let tries = self.counters_asked.len();
+            let max = usize::from(cx.shard.snapshot.fleet.serving.max_attempts);
+            if tries < max && cx.shard.counter(cx.now, &self.counters_asked).is_some() {
+                return self.ask_count(cx, false);
+            }
+        }
+        self.answer_fault(cx, cause);
+    }
+
+    fn estimate(&mut self, cx: &mut Cx) {
+        let Prompt::Text { chars } = self.request().prompt else { return };
+        let per_token = cx.shard.snapshot.fleet.engine.chars_per_token;
+        let tokens = (chars as f64 / per_token).ceil().max(1.0) as u64;
+        self.sized(cx, tokens, true);
+    }
+
+    /// The size is known: take a seat.
+    fn sized(&mut self, cx: &mut Cx, tokens: u64, estimated: bool) {
+        self.prompt_tokens = tokens;
+        self.estimated = estimated;
+        self.marks.sized = cx.now;
+        // The router may have been held while the count was awaited.
+        if cx.shard.shared.held() != Held::No {
+            return self.refuse_held(cx);
+        }
+        self.seat = cx.shard.shared.seats.acquire();
+        if self.seat.is_none() {
+            return self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Seats));
+        }
+        self.marks.admitted = cx.now;
+        self.place(cx);
+    }
+}

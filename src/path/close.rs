@@ -1,0 +1,86 @@
+//! Stage `close`: what becomes of the connection, its legs and the rest of the request once an answer is out.
+//!
+//! A kept connection first discards what is left of the request's body, up to `max_request_bytes` and for at most
+//! [`limits::DISCARD_KEEP_SECONDS`]; beyond that, and on every connection that closes, writing is shut down and input is discarded for
+//! at most [`limits::DISCARD_CLOSE_SECONDS`], so that the client can read the answer before a reset.
+
+use std::time::Duration;
+
+use super::accept::{Connection, Front};
+use super::exchange::Cx;
+use super::leg::{LegCommand, State};
+use super::timers::Timer;
+use crate::base::limits;
+use crate::base::time::Instant;
+use crate::shard::Shard;
+
+impl Connection {
+    /// The exchange is over: its legs end, and the connection goes on or closes.
+    pub(super) fn close_exchange(&mut self, shard: &mut Shard, now: Instant) {
+        self.exchange = None;
+        self.settle_legs(now);
+        self.end_request(shard, now);
+    }
+
+    /// An answer is out. What of the request is still to come?
+    pub(super) fn end_request(&mut self, shard: &mut Shard, now: Instant) {
+        self.io.head_only = false;
+        self.io.timers.clear(Timer::Client);
+        if self.client_ended || self.io.close {
+            return self.linger(now);
+        }
+        if self.body.as_ref().is_none_or(|body| body.ended()) {
+            return self.await_head(shard, now);
+        }
+        self.front = Front::Discard { left: shard.snapshot.fleet.serving.max_request_bytes };
+        let until = now + Duration::from_secs(limits::DISCARD_KEEP_SECONDS);
+        self.io.timers.set(Timer::Client, until);
+    }
+
+    /// A leg that has said all we want may still end its answer, to keep its socket. Others are cut.
+    fn settle_legs(&mut self, now: Instant) {
+        for slot in 0..self.legs.len() {
+            match self.legs[slot].state {
+                State::Idle | State::Draining => {}
+                State::Body if self.legs[slot].status == 200 && !self.io.has_command(slot) => {
+                    self.legs[slot].state = State::Draining;
+                    self.io.bound_leg(slot, now + Duration::from_millis(limits::DRAIN_MILLIS));
+                }
+                _ => self.io.close_leg(slot),
+            }
+        }
+    }
+
+    /// Closes after what is gathered has gone out.
+    pub(super) fn linger(&mut self, now: Instant) {
+        self.io.close = true;
+        self.inbuf.clear();
+        self.front = Front::Linger;
+        let until = now + Duration::from_secs(limits::DISCARD_CLOSE_SECONDS);
+        self.io.timers.set(Timer::Client, until);
+    }
+
+    /// The client is gone, or not worth waiting for: nothing more is written or read.
+    pub(super) fn cut(&mut self, shard: &mut Shard, now: Instant) {
+        if let Some(mut exchange) = self.exchange.take().filter(|x| !x.is_over()) {
+            let cx = &mut Cx { shard, io: &mut self.io, now };
+            exchange.cancel(cx);
+        }
+        for slot in 0..self.legs.len() {
+            if self.legs[slot].is_open() && self.legs[slot].state != State::Draining {
+                self.io.close_leg(slot);
+            }
+        }
+        self.io.out.discard();
+        self.io.timers.clear(Timer::Client);
+        self.io.timers.clear(Timer::Stall);
+        self.front = Front::Closed;
+        self.client_ended = true;
+    }
+
+    /// Ends a leg's connection after its answer: back to the pool, or dropped.
+    pub(super) fn end_leg(&mut self, slot: usize, park: bool) {
+        self.io.timers.clear(Timer::leg(slot));
+        self.io.command(slot, if park { LegCommand::Park } else { LegCommand::Close });
+    }
+}

@@ -1,0 +1,141 @@
+//! Stage `decode`: the second leg, or the only one on a `both` engine. Sends it, reads its head, bounds its first token.
+//!
+//! The payload goes to `relay`, whether it is relayed or assembled. An answer that is one JSON object instead of a stream is read whole:
+//! engines answer 200 with an error in it.
+
+use super::Stage;
+use super::exchange::{Cx, Exchange};
+use super::fault::Cause;
+use super::relay::Relay;
+use crate::base::limits;
+use crate::base::time::Instant;
+use crate::base::units::{EngineId, Leg};
+use crate::fleet::pick::Placement;
+use crate::path::assemble::{Assembly, Kind, Options};
+use crate::wire::dialect::{Dialect, vllm};
+use crate::wire::event::{EventStream, Ids};
+use crate::wire::openai::Route;
+use std::time::Duration;
+
+/// The least first-token bound until a pair has done one handoff: the first one shakes hands, 0.4 to 5 s with NIXL 1.5.1.
+const FIRST_HANDOFF: Duration = Duration::from_secs(10);
+
+impl Exchange {
+    /// Sends the decode leg.
+    pub fn decode(&mut self, cx: &mut Cx, engine: EngineId, fresh: bool) {
+        self.stage = Stage::Decode;
+        if self.handoff_expired(cx) {
+            return self.fail(cx, engine, Cause::HandoffExpired);
+        }
+        if !fresh {
+            cx.shard.count_decode_attempt();
+        }
+        let serving = &cx.shard.snapshot.fleet.serving;
+        let limit = serving.max_response_bytes;
+        let dialect = cx.shard.snapshot.fleet.engine.dialect;
+        let ids = if dialect == Dialect::Openai { Ids::Absent } else { Ids::Expected };
+        self.events = Some(EventStream::new(ids, limit));
+        self.relay = Relay::new(limit, self.request().return_token_ids);
+        self.collected.clear();
+        self.assembly = (!self.request().stream).then(|| {
+            Assembly::new(Options {
+                kind: if self.route == Route::Chat { Kind::Chat } else { Kind::Text },
+                keep_ids: self.request().return_token_ids,
+                extra_fields: &cx.shard.snapshot.fleet.engine.assembly_extra_fields,
+                bytes_max: limit,
+            })
+        });
+        let mut body = cx.shard.take_buffer();
+        // One engine for both legs holds the KV already: nothing is handed over.
+        let handoff = match self.placement {
+            Some(Placement::TwoLegs { prefill, .. }) if prefill != engine => {
+                Some(self.handoff.params.as_slice())
+            }
+            _ => None,
+        };
+        let model = &cx.shard.snapshot.fleet.model;
+        vllm::decode_body(&mut body, &self.body, self.request(), model, handoff);
+        let bound = self.first_token_bound(cx, engine);
+        self.marks.decoding = cx.now;
+        self.open_leg(cx, Leg::Decode, engine, &body, fresh, bound);
+        cx.shard.give_buffer(body);
+        self.stage = if self.request().stream { Stage::Relay } else { Stage::Assemble };
+    }
+
+    /// The head of the decode leg's answer is in.
+    pub fn decode_head(&mut self, status: u16) {
+        self.relay.plain = status != 200;
+    }
+
+    /// The decode leg's answer has ended: by its framing, or because the engine closed.
+    pub fn decode_ended(&mut self, cx: &mut Cx, engine: EngineId, status: u16, whole: bool) {
+        if status != 200 {
+            self.refusal_message = vllm::message(&self.collected);
+            return self.fail(cx, engine, Cause::Status(status));
+        }
+        if !self.relay.plain && whole {
+            self.stream_eof(cx);
+        }
+        if self.is_over() {
+            return;
+        }
+        let cause = match self.relay.take_fault() {
+            Some(cause) => cause,
+            None if self.relay.plain => match vllm::error_in(&self.collected) {
+                Some(error) => {
+                    self.refusal_message = vllm::message(&self.collected);
+                    Cause::Status(error.status)
+                }
+                None => Cause::Termination,
+            },
+            None => Cause::Termination,
+        };
+        self.fail(cx, engine, cause);
+    }
+
+    /// Whether a pooled socket that died unanswered may be tried once more: no handoff rides on this leg.
+    pub fn decode_is_repeatable(&self) -> bool {
+        matches!(self.placement, Some(Placement::OneLeg { .. }))
+    }
+
+    /// See `kv_lease_s`: the bound leaves a sixth of the lease for the transfer itself.
+    fn handoff_expired(&self, cx: &Cx) -> bool {
+        let lease = cx.shard.snapshot.fleet.engine.kv_lease;
+        let two_legs = matches!(self.placement, Some(Placement::TwoLegs { .. }));
+        match lease {
+            Some(lease) if two_legs => cx.now.since(self.handoff.made) > lease - lease / 6,
+            _ => false,
+        }
+    }
+
+    fn first_token_bound(&self, cx: &Cx, engine: EngineId) -> Instant {
+        let fleet = &cx.shard.snapshot.fleet;
+        let mut bound = fleet.engine.first_token_timeout;
+        match self.placement {
+            Some(Placement::TwoLegs { prefill, .. }) => {
+                if !fleet.engine.first_token_timeout_set
+                    && !cx.shard.shared.pair_has_met(prefill, engine)
+                {
+                    bound = bound.max(FIRST_HANDOFF);
+                }
+            }
+            _ => bound += fleet.serving.prefill_timeout,
+        }
+        cx.now + bound
+    }
+
+    /// Keeps the body of an answer that is no stream, up to a bound.
+    pub fn collect(&mut self, piece: &[u8], most: usize) -> bool {
+        if self.collected.len() + piece.len() > most {
+            return false;
+        }
+        self.collected.extend_from_slice(piece);
+        true
+    }
+
+    /// Bytes to keep of a refusal: enough for its message.
+    pub fn collect_refusal(&mut self, piece: &[u8]) {
+        let room = limits::ENGINE_REFUSAL_BYTES_MAX.saturating_sub(self.collected.len());
+        self.collected.extend_from_slice(&piece[..piece.len().min(room)]);
+    }
+}

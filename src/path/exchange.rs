@@ -1,0 +1,179 @@
+//! One client request and its answer, from the arrival of its head to its account.
+//!
+//! The exchange is a state without I/O: stages are methods on it, one file each, and whatever they want done is left in [`Io`]
+//! (bytes for the client, commands for legs, deadlines). It holds what must come back: a retention permit, a seat, reservations on
+//! the board. `account` returns them, exactly once. Invariant: `end.is_some()` ⇔ nothing is held and no leg is wanted.
+
+use std::collections::VecDeque;
+
+use super::account::Marks;
+use super::leg::LegCommand;
+use super::out::ClientOut;
+use super::relay::Relay;
+use super::timers::{Timer, Timers};
+use super::{Stage, assemble};
+use crate::base::time::Instant;
+use crate::base::units::{EngineId, Leg};
+use crate::fleet::pick::{Avoid, Placement};
+use crate::metrics::outcome::End;
+use crate::shard::Shard;
+use crate::shard::board::Reservation;
+use crate::shard::budget::Permit;
+use crate::wire::event::EventStream;
+use crate::wire::openai::{Request, Route};
+
+/// What a stage works with.
+pub struct Cx<'a> {
+    pub shard: &'a mut Shard,
+    pub io: &'a mut Io,
+    pub now: Instant,
+}
+
+/// What stages leave for the runtime.
+#[derive(Debug, Default)]
+pub struct Io {
+    pub out: ClientOut,
+    pub timers: Timers,
+    commands: VecDeque<(usize, LegCommand)>,
+    /// The client speaks HTTP/1.0: no chunks, and the connection closes.
+    pub http10: bool,
+    /// The connection closes after this answer, and the answer says so.
+    pub close: bool,
+    /// The request was HEAD: heads go out without their bodies.
+    pub head_only: bool,
+}
+
+/// See the head of this file.
+pub struct Exchange {
+    pub route: Route,
+    pub stage: Stage,
+    /// `x-request-id`; legs append their attempt and phase.
+    pub id: [u8; 36],
+    pub arrived: Instant,
+    pub deadline: Instant,
+    /// Client fields that may pass, as the lines a leg sends.
+    pub forward: Vec<u8>,
+    pub body: Vec<u8>,
+    pub request: Option<Request>,
+
+    pub retained: Option<Permit>,
+    pub seat: Option<Permit>,
+    pub prefill_load: Option<Reservation>,
+    pub decode_load: Option<Reservation>,
+
+    pub prompt_tokens: u64,
+    /// The size is an estimate: computed usage prefers the prefill answer's count.
+    pub estimated: bool,
+    /// Engines asked for a count in this request.
+    pub counters_asked: Vec<EngineId>,
+
+    pub attempt: u8,
+    pub avoid: Avoid,
+    pub placement: Option<Placement>,
+    pub handoff: Handoff,
+
+    /// Body of a whole-JSON answer, or of an engine's refusal.
+    pub collected: Vec<u8>,
+    /// What an engine said when it refused the request, made safe.
+    pub refusal_message: Option<String>,
+    pub events: Option<EventStream>,
+    pub relay: Relay,
+    pub assembly: Option<assemble::Assembly>,
+
+    pub marks: Marks,
+    pub end: Option<End>,
+}
+
+/// The KV transfer descriptor between the legs of one attempt. Used for one decode dispatch only.
+#[derive(Debug, Default)]
+pub struct Handoff {
+    /// Raw JSON of `kv_transfer_params`; empty when there is none.
+    pub params: Vec<u8>,
+    pub made: Instant,
+    pub cached_tokens: Option<u64>,
+}
+
+impl Io {
+    pub fn command(&mut self, slot: usize, command: LegCommand) {
+        self.commands.push_back((slot, command));
+    }
+
+    pub fn next_command(&mut self) -> Option<(usize, LegCommand)> {
+        self.commands.pop_front()
+    }
+
+    /// Bounds the leg in `slot` from now on.
+    pub fn bound_leg(&mut self, slot: usize, at: Instant) {
+        self.timers.set(Timer::leg(slot), at);
+    }
+
+    pub fn close_leg(&mut self, slot: usize) {
+        self.timers.clear(Timer::leg(slot));
+        self.command(slot, LegCommand::Close);
+    }
+}
+
+impl Exchange {
+    pub fn new(route: Route, id: [u8; 36], now: Instant, deadline: Instant) -> Self {
+        Exchange {
+            route,
+            stage: Stage::Parse,
+            id,
+            arrived: now,
+            deadline,
+            forward: Vec::new(),
+            body: Vec::new(),
+            request: None,
+            retained: None,
+            seat: None,
+            prefill_load: None,
+            decode_load: None,
+            prompt_tokens: 0,
+            estimated: false,
+            counters_asked: Vec::new(),
+            attempt: 0,
+            avoid: Avoid::default(),
+            placement: None,
+            handoff: Handoff::default(),
+            collected: Vec::new(),
+            refusal_message: None,
+            events: None,
+            relay: Relay::default(),
+            assembly: None,
+            marks: Marks::default(),
+            end: None,
+        }
+    }
+
+    /// The checked request. Stages after `parse` run only with one.
+    pub fn request(&self) -> &Request {
+        self.request.as_ref().expect("stages after parse have a checked request")
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether the client asked for a stream.
+    pub fn streams(&self) -> bool {
+        self.request.as_ref().is_some_and(|r| r.stream)
+    }
+
+    /// Starts a request to `engine` in leg slot 0: head and body in one buffer.
+    pub fn open_leg(
+        &mut self,
+        cx: &mut Cx,
+        kind: Leg,
+        engine: EngineId,
+        body: &[u8],
+        fresh: bool,
+        bound: Instant,
+    ) {
+        let request = cx.shard.leg_request(kind, engine, self, body);
+        let connect = cx.now + cx.shard.snapshot.fleet.engine.connect_timeout;
+        self.marks.leg_bound = bound;
+        self.marks.leg_opened = cx.now;
+        cx.io.bound_leg(0, connect.min(bound));
+        cx.io.command(0, LegCommand::Open { engine, kind, request, fresh });
+    }
+}

@@ -1,0 +1,164 @@
+//! What legs report, led to the stage that waits for it.
+
+use super::Stage;
+use super::accept::Connection;
+use super::exchange::{Cx, Exchange};
+use super::fault::Cause;
+use super::leg::{LegFault, LegStep, State};
+use crate::base::time::Instant;
+use crate::base::units::{EngineId, Leg};
+use crate::shard::Shard;
+
+impl Connection {
+    /// Bytes of an engine's answer.
+    pub fn leg_bytes(&mut self, shard: &mut Shard, now: Instant, slot: usize, bytes: &[u8]) {
+        let mut pos = 0;
+        loop {
+            let leg = &mut self.legs[slot];
+            let step = leg.step(bytes, &mut pos);
+            let (status, may_park) = (leg.status, leg.may_park());
+            let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+            let live = self.exchange.as_mut().filter(|exchange| !exchange.is_over());
+            let cx = &mut Cx { shard, io: &mut self.io, now };
+            match (step, live) {
+                (LegStep::More, live) => {
+                    if let (Some(exchange), Leg::Decode) = (live, kind) {
+                        exchange.stream_read_done(cx);
+                    }
+                    break;
+                }
+                (LegStep::Head, Some(exchange)) => exchange.leg_head(cx, kind, engine, status),
+                (LegStep::Payload(piece), Some(exchange)) => {
+                    exchange.leg_payload(cx, kind, engine, status, &bytes[piece]);
+                }
+                (LegStep::End, live) => {
+                    let park = may_park && pos == bytes.len();
+                    match live {
+                        Some(exchange) => {
+                            cx.io.end_leg(slot, park);
+                            exchange.leg_end(cx, kind, engine, status, true);
+                        }
+                        None => self.end_leg(slot, park),
+                    }
+                    break;
+                }
+                (LegStep::Bad, Some(exchange)) => {
+                    exchange.leg_fault(cx, kind, engine, Cause::BadHttp);
+                    break;
+                }
+                (LegStep::Bad, None) => {
+                    self.end_leg(slot, false);
+                    break;
+                }
+                (LegStep::Head | LegStep::Payload(_), None) => {}
+            }
+            if self.io.has_command(slot) {
+                break;
+            }
+        }
+        self.after(shard, now);
+    }
+
+    /// The engine closed its side.
+    pub fn leg_eof(&mut self, shard: &mut Shard, now: Instant, slot: usize) {
+        let leg = &self.legs[slot];
+        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+        let (status, whole, state) = (leg.status, leg.eof(), leg.state);
+        if state == State::Body {
+            self.end_leg(slot, false);
+            if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) {
+                let cx = &mut Cx { shard, io: &mut self.io, now };
+                if whole || kind == Leg::Decode && status == 200 {
+                    exchange.leg_end(cx, kind, engine, status, whole);
+                } else {
+                    exchange.leg_fault(cx, kind, engine, Cause::Leg(LegFault::Broken));
+                }
+            }
+            self.after(shard, now);
+        } else {
+            self.leg_failed(shard, now, slot, LegFault::Broken);
+        }
+    }
+
+    /// The leg's connection failed.
+    pub fn leg_failed(&mut self, shard: &mut Shard, now: Instant, slot: usize, fault: LegFault) {
+        let leg = &self.legs[slot];
+        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+        let stale = fault == LegFault::Broken && leg.reused && !leg.answered;
+        self.end_leg(slot, false);
+        if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) {
+            let cause = if stale { Cause::StaleSocket } else { Cause::Leg(fault) };
+            let cx = &mut Cx { shard, io: &mut self.io, now };
+            exchange.leg_fault(cx, kind, engine, cause);
+        }
+        self.after(shard, now);
+    }
+
+    /// The leg's bound is over.
+    pub(super) fn leg_late(&mut self, shard: &mut Shard, now: Instant, slot: usize) {
+        let leg = &self.legs[slot];
+        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+        let draining = leg.state == State::Draining;
+        match self.exchange.as_mut().filter(|x| !x.is_over() && !draining) {
+            Some(exchange) => {
+                let cx = &mut Cx { shard, io: &mut self.io, now };
+                exchange.leg_fault(cx, kind, engine, Cause::Timeout);
+            }
+            None => self.end_leg(slot, false),
+        }
+        self.after(shard, now);
+    }
+}
+
+impl Exchange {
+    fn leg_head(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16) {
+        let _ = (cx, engine);
+        if kind == Leg::Decode {
+            self.decode_head(status);
+        }
+    }
+
+    fn leg_payload(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16, piece: &[u8]) {
+        if status != 200 {
+            return self.collect_refusal(piece);
+        }
+        match kind {
+            Leg::Decode => self.stream_payload(cx, engine, piece),
+            Leg::Prefill | Leg::Tokenize => {
+                let limit = cx.shard.snapshot.fleet.serving.max_response_bytes;
+                if !self.collect(piece, limit) {
+                    self.leg_fault(cx, kind, engine, Cause::ResponseLimit);
+                }
+            }
+        }
+    }
+
+    /// The answer is over; `whole` when its framing says so.
+    fn leg_end(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16, whole: bool) {
+        match kind {
+            Leg::Tokenize => {
+                self.refusal_message = None;
+                self.counted(cx, engine, status);
+            }
+            Leg::Prefill => self.prefilled(cx, engine, status),
+            Leg::Decode => self.decode_ended(cx, engine, status, whole),
+        }
+    }
+
+    fn leg_fault(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, cause: Cause) {
+        match kind {
+            Leg::Tokenize => self.count_failed(cx, engine, cause),
+            Leg::Prefill if cause == Cause::StaleSocket => self.prefill(cx, engine, true),
+            Leg::Decode if cause == Cause::StaleSocket && self.decode_is_repeatable() => {
+                self.decode(cx, engine, true);
+            }
+            Leg::Prefill => self.fail(cx, engine, cause),
+            Leg::Decode => {
+                if !matches!(self.stage, Stage::Relay | Stage::Assemble) {
+                    self.stage = Stage::Decode;
+                }
+                self.fail(cx, engine, cause);
+            }
+        }
+    }
+}

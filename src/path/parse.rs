@@ -1,0 +1,393 @@
+//! Stage `parse`: the client's head and body become a checked request, or an error answer.
+//!
+//! Also answers what needs no engine: health, readiness, models, unknown paths and wrong methods; passes control routes on.
+
+use std::time::Duration;
+
+use super::accept::{Connection, Front};
+use super::answer::{self, Refusal};
+use super::exchange::{Cx, Exchange};
+use super::timers::Timer;
+use crate::base::time::Instant;
+use crate::fleet::status;
+use crate::metrics::outcome::{End, ExpireReason, InvalidReason};
+use crate::shard::{ControlRequest, Shard};
+use crate::wire::h1::body::{BodyDecoder, Step};
+use crate::wire::h1::head::{self, Expect, HeadLimits, Method, RequestBody, RequestHead, Version};
+use crate::wire::openai::{self, Route, Rules};
+
+const BAD_REQUEST: Refusal =
+    Refusal::new(400, "invalid_request_error", "The request is not valid HTTP/1.1");
+const TOO_LARGE: Refusal =
+    Refusal::new(413, "request_too_large", "The request body is over the limit");
+
+/// What a path leads to.
+enum Target {
+    Completion(Route),
+    Health,
+    Ready,
+    Models,
+    /// Rendered by the control thread.
+    Control,
+    Unknown,
+}
+
+impl Connection {
+    /// Looks for a whole head in what has come.
+    pub(super) fn read_head(&mut self, shard: &mut Shard, now: Instant) {
+        if self.inbuf.is_empty() {
+            return;
+        }
+        let runtime = &shard.snapshot.fleet.runtime;
+        let limits =
+            HeadLimits { bytes_max: runtime.max_header_bytes, fields_max: runtime.max_headers };
+        match head::parse_request(&self.inbuf, &mut self.scanned, &limits) {
+            Ok(None) => {}
+            Ok(Some(head)) => {
+                let rest = self.inbuf.split_off(head.head_bytes);
+                let bytes = std::mem::replace(&mut self.inbuf, rest);
+                self.scanned = 0;
+                self.on_head(shard, now, &head, &bytes);
+            }
+            Err(fault) => {
+                self.io.close = true;
+                let refusal = match fault.status() {
+                    431 => Refusal::new(431, "invalid_request_error", "The head is over the limit"),
+                    status => Refusal { status, ..BAD_REQUEST },
+                };
+                answer::write_refusal(&mut self.io, shard, &refusal, None, None);
+                self.linger(now);
+            }
+        }
+    }
+
+    fn on_head(&mut self, shard: &mut Shard, now: Instant, head: &RequestHead, bytes: &[u8]) {
+        self.io.timers.clear(Timer::Client);
+        self.io.http10 = head.version == Version::Http10;
+        self.io.close |= !head.keep_alive || shard.shared.is_draining();
+        self.io.head_only = head.method == Method::Head;
+        self.body = Some(BodyDecoder::request(head.body));
+        let path = &bytes[head.path.clone()];
+        let target = Target::of(path);
+        if let (Target::Completion(route), Method::Post) = (&target, head.method) {
+            return self.begin(shard, now, *route, head, bytes);
+        }
+        // An early answer to a client that waits to be told to go on: it may never send the body.
+        self.io.close |= head.expect != Expect::None;
+        if let (Target::Control, true) = (&target, head.method != Method::Options) {
+            return self.ask_control(shard, now, head, bytes);
+        }
+        self.answer_simple(shard, target, head.method);
+        self.end_request(shard, now);
+    }
+
+    fn answer_simple(&mut self, shard: &mut Shard, target: Target, method: Method) {
+        let get = matches!(method, Method::Get | Method::Head);
+        let allow = match target {
+            Target::Unknown => None,
+            Target::Completion(_) => Some("POST"),
+            _ => Some("GET"),
+        };
+        if method == Method::Options {
+            let allow = match target {
+                Target::Completion(_) => "POST, OPTIONS",
+                Target::Unknown => "GET, HEAD, POST, OPTIONS",
+                _ => "GET, HEAD, OPTIONS",
+            };
+            let fields: [(&str, &[u8]); 1] = [("allow", allow.as_bytes())];
+            return answer::write_answer(&mut self.io, shard, 204, &fields, b"");
+        }
+        let answer = match target {
+            Target::Health if get => status::health(&shard.status()),
+            Target::Ready if get => status::ready(&shard.status()),
+            Target::Models if get => status::models(&shard.snapshot.fleet),
+            Target::Unknown => {
+                let refusal = Refusal::new(404, "invalid_request_error", "Not found");
+                return answer::write_refusal(&mut self.io, shard, &refusal, None, None);
+            }
+            _ => {
+                let refusal = Refusal::new(405, "invalid_request_error", "Method not allowed");
+                return answer::write_refusal(&mut self.io, shard, &refusal, None, allow);
+            }
+        };
+        let mut fields: [(&str, &[u8]); 2] = [("content-type", b"application/json"); 2];
+        let mut n = 1;
+        if answer.retry_after {
+            fields[n] = ("retry-after", b"1");
+            n += 1;
+        }
+        let body = answer.body.as_bytes();
+        answer::write_answer(&mut self.io, shard, answer.status, &fields[..n], body);
+    }
+
+    fn ask_control(&mut self, shard: &mut Shard, now: Instant, head: &RequestHead, bytes: &[u8]) {
+        let text = |span: &[u8]| String::from_utf8_lossy(span).into_owned();
+        let request = ControlRequest {
+            token: self.token,
+            method: head.method,
+            path: text(&bytes[head.path.clone()]),
+            authorization: head::field(bytes, "authorization").map(text),
+            loopback: self.loopback,
+        };
+        self.front = Front::Running;
+        if !shard.ask_control(request) {
+            let refusal =
+                Refusal::new(503, "server_overloaded_error", "The control thread is busy")
+                    .retry_after(1);
+            answer::write_refusal(&mut self.io, shard, &refusal, None, None);
+            self.end_request(shard, now);
+        }
+    }
+
+    /// The control thread's answer to what this connection asked.
+    pub fn control_answer(&mut self, shard: &mut Shard, now: Instant, answer: crate::shard::ControlAnswer) {
+        if self.front != Front::Running || self.exchange.is_some() {
+            return;
+        }
+        let mut fields: [(&str, &[u8]); 3] = [("content-type", answer.media.as_bytes()); 3];
+        let mut n = 1;
+        if let Some(allow) = answer.allow {
+            fields[n] = ("allow", allow.as_bytes());
+            n += 1;
+        }
+        if answer.retry_after {
+            fields[n] = ("retry-after", b"1");
+            n += 1;
+        }
+        answer::write_answer(&mut self.io, shard, answer.status, &fields[..n], &answer.body);
+        self.end_request(shard, now);
+        self.advance(shard, now);
+    }
+
+    /// A completion request has arrived.
+    fn begin(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        route: Route,
+        head: &RequestHead,
+        bytes: &[u8],
+    ) {
+        let deadline = now + shard.snapshot.fleet.serving.request_timeout;
+        let id = shard.prng.uuid();
+        let mut exchange = Box::new(Exchange::new(route, id, now, deadline));
+        shard.count_offered();
+        self.front = Front::Running;
+        self.io.timers.set(Timer::Deadline, deadline);
+        let declared = match head.body {
+            RequestBody::None => 0,
+            RequestBody::Length(n) => n,
+            RequestBody::Chunked => 0,
+        };
+        let limit = shard.snapshot.fleet.serving.max_request_bytes as u64;
+        // Past the discard bound the connection will not be kept: say so. And a client that waits for
+        // `100 Continue` may never send its body.
+        let expects = head.expect != Expect::None;
+        let closing = self.io.close;
+        self.io.close |= declared > limit || expects;
+        let cx = &mut Cx { shard, io: &mut self.io, now };
+        if exchange.admit_head(cx) {
+            if head.expect == Expect::Other {
+                let refusal = Refusal::new(417, "invalid_request_error", "Unknown expectation");
+                exchange.refuse(cx, refusal, End::Invalid(InvalidReason::Expectation));
+            } else if declared > limit {
+                exchange.refuse(cx, TOO_LARGE, End::Invalid(InvalidReason::TooLarge));
+            } else {
+                cx.io.close = closing;
+                exchange.keep_forwarded(cx, bytes);
+                if expects && self.inbuf.is_empty() {
+                    cx.io.out.plain().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                let idle = cx.shard.snapshot.fleet.runtime.body_idle_timeout;
+                cx.io.timers.set(Timer::Client, now + idle);
+                self.front = Front::Body;
+            }
+        }
+        self.exchange = Some(exchange);
+        if self.front == Front::Running {
+            self.close_exchange(shard, now);
+        }
+    }
+
+    /// Takes body bytes for the exchange.
+    pub(super) fn read_body(&mut self, shard: &mut Shard, now: Instant) {
+        let (Some(exchange), Some(decoder)) = (self.exchange.as_mut(), self.body.as_mut()) else {
+            return;
+        };
+        let limit = shard.snapshot.fleet.serving.max_request_bytes;
+        let cx = &mut Cx { shard, io: &mut self.io, now };
+        let mut pos = 0;
+        loop {
+            match decoder.next(&self.inbuf[pos..]) {
+                Ok(Step::Piece { data, used }) => {
+                    let piece = &self.inbuf[pos + data.start..pos + data.end];
+                    pos += used;
+                    if exchange.body.len() + piece.len() > limit {
+                        exchange.refuse(cx, TOO_LARGE, End::Invalid(InvalidReason::TooLarge));
+                        break;
+                    }
+                    exchange.body.extend_from_slice(piece);
+                }
+                Ok(Step::More { used }) => {
+                    pos += used;
+                    self.inbuf.drain(..pos);
+                    return;
+                }
+                Ok(Step::End { used }) => {
+                    pos += used;
+                    self.front = Front::Running;
+                    cx.io.timers.clear(Timer::Client);
+                    exchange.checks(cx);
+                    break;
+                }
+                Err(_) => {
+                    cx.io.close = true;
+                    exchange.refuse(cx, BAD_REQUEST, End::Invalid(InvalidReason::Framing));
+                    break;
+                }
+            }
+        }
+        self.inbuf.drain(..pos);
+        if self.exchange.as_ref().is_some_and(|exchange| exchange.is_over()) {
+            self.close_exchange(shard, now);
+        }
+    }
+
+    /// Drops body bytes behind an early answer.
+    pub(super) fn discard(&mut self, shard: &mut Shard, now: Instant, mut left: usize) {
+        let Some(decoder) = self.body.as_mut() else { return };
+        let mut pos = 0;
+        loop {
+            match decoder.next(&self.inbuf[pos..]) {
+                Ok(Step::Piece { data, used }) => {
+                    pos += used;
+                    if data.len() > left {
+                        return self.linger(now);
+                    }
+                    left -= data.len();
+                }
+                Ok(Step::More { used }) => {
+                    self.inbuf.drain(..pos + used);
+                    self.front = Front::Discard { left };
+                    return;
+                }
+                Ok(Step::End { used }) => {
+                    self.inbuf.drain(..pos + used);
+                    return self.await_head(shard, now);
+                }
+                Err(_) => return self.linger(now),
+            }
+        }
+    }
+
+    /// The client's side took too long.
+    pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
+        const LATE: Refusal =
+            Refusal::new(408, "invalid_request_error", "The request did not arrive in time");
+        match self.front {
+            Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
+            Front::Head => {
+                self.io.close = true;
+                answer::write_refusal(&mut self.io, shard, &LATE, None, None);
+                self.linger(now);
+            }
+            Front::Body => {
+                self.io.close = true;
+                if let Some(exchange) = self.exchange.as_mut() {
+                    let cx = &mut Cx { shard, io: &mut self.io, now };
+                    exchange.refuse(cx, LATE, End::Invalid(InvalidReason::BodyIdle));
+                }
+                self.after(shard, now);
+            }
+            Front::Discard { .. } => self.linger(now),
+            Front::Linger => self.cut(shard, now),
+            Front::Running | Front::Closed => {}
+        }
+    }
+
+    /// The request's deadline is over, in whatever phase.
+    pub(super) fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
+        let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else { return };
+        let in_body = self.front == Front::Body;
+        self.io.close |= in_body;
+        let cx = &mut Cx { shard, io: &mut self.io, now };
+        exchange.expire(cx, in_body);
+        self.after(shard, now);
+        if self.io.out.pending() > 0 {
+            // A client that does not read at its deadline is not waited for much longer.
+            self.io.timers.set(Timer::Stall, now + Duration::from_secs(1));
+        }
+    }
+}
+
+impl Exchange {
+    /// Keeps the client's fields that may pass to engines.
+    fn keep_forwarded(&mut self, cx: &Cx, head: &[u8]) {
+        for name in &cx.shard.snapshot.fleet.runtime.forward_headers {
+            if let Some(value) = head::field(head, name) {
+                self.forward.extend_from_slice(name.as_bytes());
+                self.forward.extend_from_slice(b": ");
+                self.forward.extend_from_slice(value);
+                self.forward.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// The body is whole: check the request, in the contract's order.
+    fn checks(&mut self, cx: &mut Cx) {
+        let fleet = &cx.shard.snapshot.fleet;
+        let rules = Rules {
+            dialect: fleet.engine.dialect,
+            model: &fleet.model,
+            aliases: &fleet.model_aliases,
+        };
+        self.marks.body_done = cx.now;
+        match openai::check(self.route, &self.body, &rules) {
+            Ok(request) => {
+                self.marks.model_checked = true;
+                self.request = Some(request);
+                self.size(cx);
+            }
+            Err(fault) => {
+                self.marks.model_checked = fault.after_model;
+                let refusal = Refusal {
+                    status: fault.status,
+                    message: fault.message,
+                    kind: fault.kind,
+                    param: fault.param,
+                    code: fault.code,
+                    retry_after: None,
+                };
+                self.refuse(cx, refusal, End::Invalid(fault.reason));
+            }
+        }
+    }
+
+    /// The deadline is over.
+    fn expire(&mut self, cx: &mut Cx, in_body: bool) {
+        cx.io.close_leg(0);
+        cx.io.close_leg(1);
+        let reason = if in_body { ExpireReason::Body } else { ExpireReason::Deadline };
+        if self.relay.started() {
+            answer::end_stream_with(cx.io, "Request deadline expired", "expired");
+            return self.finish(cx, End::Expired(reason));
+        }
+        let refusal = Refusal::new(504, "request_expired", "Request deadline expired");
+        self.refuse(cx, refusal, End::Expired(reason));
+    }
+}
+
+impl Target {
+    fn of(path: &[u8]) -> Target {
+        match path {
+            b"/v1/completions" => Target::Completion(Route::Completions),
+            b"/v1/chat/completions" => Target::Completion(Route::Chat),
+            b"/health" => Target::Health,
+            b"/ready" => Target::Ready,
+            b"/v1/models" => Target::Models,
+            b"/metrics" => Target::Control,
+            _ if path.starts_with(b"/narwhal/") => Target::Control,
+            _ => Target::Unknown,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Stage `place`: choose the engines of an attempt and reserve their load.
+//!
+//! Open placement: least outstanding tokens. A prefill engine is charged the prompt until its leg ends, a decode engine the prompt and
+//! what the request may generate until the stream ends.
+
+use super::Stage;
+use super::exchange::{Cx, Exchange};
+use crate::base::units::EngineId;
+use crate::fleet::pick::{self, Placement};
+use crate::shard::board::Phase;
+
+/// Tokens charged for a request without a cap, until output lengths are learned.
+const UNCAPPED_TOKENS: u64 = 256;
+
+impl Exchange {
+    /// Starts the next attempt.
+    pub fn place(&mut self, cx: &mut Cx) {
+        self.stage = Stage::Place;
+        let Some(placement) = self.find_placement(cx) else {
+            return self.refuse_no_engine(cx);
+        };
+        self.placement = Some(placement);
+        self.attempt += 1;
+        let board = &cx.shard.shared.board;
+        match placement {
+            Placement::TwoLegs { prefill, decode } => {
+                self.prefill_load =
+                    Some(board.reserve(prefill, Phase::Prefill, self.prompt_tokens));
+                self.decode_load = Some(board.reserve(decode, Phase::Decode, self.length()));
+                self.prefill(cx, prefill, false);
+            }
+            Placement::OneLeg { engine } => {
+                self.decode_load = Some(board.reserve(engine, Phase::Decode, self.length()));
+                self.decode(cx, engine, false);
+            }
+        }
+    }
+
+    /// Where the next attempt would go.
+    pub fn find_placement(&self, cx: &mut Cx) -> Option<Placement> {
+        let rank = cx.shard.rank();
+        pick::place(&cx.shard.candidates(), &self.avoid, rank)
+    }
+
+    /// The decode engine of this attempt, placed anew when the first choice has gone.
+    pub fn decode_engine(&mut self, cx: &mut Cx) -> Option<EngineId> {
+        let Some(Placement::TwoLegs { prefill, decode }) = self.placement else { return None };
+        if cx.shard.shared.board.line(decode).available() {
+            return Some(decode);
+        }
+        let rank = cx.shard.rank();
+        let decode = pick::place_decode(&cx.shard.candidates(), &self.avoid, rank, prefill)?;
+        if let Some(load) = self.decode_load.take() {
+            cx.shard.shared.board.release(load);
+        }
+        self.decode_load =
+            Some(cx.shard.shared.board.reserve(decode, Phase::Decode, self.length()));
+        self.placement = Some(Placement::TwoLegs { prefill, decode });
+        Some(decode)
+    }
+
+    /// Gives back what the attempt has reserved.
+    pub fn release_loads(&mut self, cx: &mut Cx) {
+        for load in [self.prefill_load.take(), self.decode_load.take()].into_iter().flatten() {
+            cx.shard.shared.board.release(load);
+        }
+    }
+
+    /// Tokens that the request may come to hold on its decode engine.
+    fn length(&self) -> u64 {
+        self.prompt_tokens.saturating_add(self.request().cap.unwrap_or(UNCAPPED_TOKENS))
+    }
+}

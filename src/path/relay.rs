@@ -1,0 +1,302 @@
+//! Stage `relay`: the engine's event stream, event by event: checked, counted, cut and sent, or handed to assembly.
+//!
+//! Nothing goes out before the first token-bearing event: up to [`limits::HELD_EVENTS_MAX`] data events are held, other lines dropped.
+//! After it, each complete and checked event of a read goes into the client's buffer, and the read becomes at most one write. A bad event ends
+//! the attempt; the good ones before it in the same read are sent. A relayed event allocates nothing once the buffers have grown.
+
+use std::ops::ControlFlow;
+
+use super::answer;
+use super::assemble::Assembly;
+use super::exchange::{Cx, Exchange, Io};
+use super::fault::Cause;
+use crate::base::limits;
+use crate::base::time::Instant;
+use crate::base::units::EngineId;
+use crate::fleet::pick::Placement;
+use crate::wire::dialect::vllm;
+use crate::wire::event::{self, Facts, Item};
+
+/// One attempt's stream, as far as it has come.
+#[derive(Debug, Default)]
+pub struct Relay {
+    /// The answer is no event stream: a refusal, or one JSON object.
+    pub plain: bool,
+    /// The first payload byte that is not white space has been seen.
+    sniffed: bool,
+    started: bool,
+    done: bool,
+    fault: Option<Cause>,
+    keep_ids: bool,
+    limit: usize,
+    hold: Vec<u8>,
+    held: usize,
+    /// Lines that go out with the next event.
+    prefix: Vec<u8>,
+    /// Ids counted in this attempt.
+    pub tokens: u64,
+    /// Ids of the first token-bearing event; the times between tokens count from there.
+    pub first_tokens: u64,
+    pub first_token: Option<Instant>,
+    pub last_token: Instant,
+    events: u64,
+}
+
+impl Relay {
+    pub fn new(limit: usize, keep_ids: bool) -> Self {
+        Relay { limit, keep_ids, ..Relay::default() }
+    }
+
+    /// Whether the client has seen output.
+    pub fn started(&self) -> bool {
+        self.started
+    }
+
+    pub fn take_fault(&mut self) -> Option<Cause> {
+        self.fault.take()
+    }
+}
+
+impl Exchange {
+    /// Payload of a decode leg that answered 200.
+    pub fn stream_payload(&mut self, cx: &mut Cx, engine: EngineId, piece: &[u8]) {
+        if !self.relay.sniffed {
+            self.sniff(piece);
+        }
+        if self.relay.plain {
+            if !self.collect(piece, self.relay.limit) {
+                self.fail(cx, engine, Cause::ResponseLimit);
+            }
+            return;
+        }
+        let Some(mut events) = self.events.take() else { return };
+        let mut sink = self.sink(cx);
+        let fed = events.feed(piece, |item| sink.item(item));
+        self.events = Some(events);
+        if fed.is_err() {
+            self.relay.fault = Some(Cause::ResponseLimit);
+        }
+        self.stream_progress(cx, engine);
+    }
+
+    /// The engine's body is whole: what is left in the reader may be a last event.
+    pub fn stream_eof(&mut self, cx: &mut Cx) {
+        let Some(mut events) = self.events.take() else { return };
+        let mut sink = self.sink(cx);
+        let fed = events.eof(|item| sink.item(item));
+        self.events = Some(events);
+        if fed.is_err() {
+            self.relay.fault = Some(Cause::ResponseLimit);
+        }
+        self.account_events(cx);
+        if self.relay.fault.is_none() && self.relay.done {
+            self.complete(cx);
+        }
+    }
+
+    /// One read of the decode leg is used up.
+    pub fn stream_read_done(&mut self, cx: &mut Cx) {
+        if self.relay.started {
+            Sink::flush_comments(&mut self.relay, cx.io);
+        }
+        if self.relay.first_token.is_some() {
+            let gap = cx.shard.snapshot.fleet.engine.decode_read_timeout;
+            cx.io.bound_leg(0, gap.map_or(Instant::FAR, |gap| cx.now + gap));
+        }
+    }
+
+    fn stream_progress(&mut self, cx: &mut Cx, engine: EngineId) {
+        self.account_events(cx);
+        match self.relay.fault.take() {
+            Some(cause) => self.fail(cx, engine, cause),
+            None if self.relay.done => self.complete(cx),
+            None => {}
+        }
+    }
+
+    /// Counts what the read brought, once.
+    fn account_events(&mut self, cx: &mut Cx) {
+        if self.relay.events > 0 {
+            let new = self.relay.tokens - self.marks.tokens_counted;
+            self.marks.tokens_counted = self.relay.tokens;
+            cx.shard.count_events(self.relay.events, new);
+            self.relay.events = 0;
+        }
+        if let (Some(first), false) = (self.relay.first_token, self.marks.first_token_noted) {
+            self.marks.first_token_noted = true;
+            self.marks.first_token = Some(first);
+            if let Some(Placement::TwoLegs { prefill, decode }) = self.placement {
+                cx.shard.shared.pair_met(prefill, decode);
+            }
+        }
+    }
+
+    /// `{` where an event stream would start is an answer in one JSON object.
+    fn sniff(&mut self, piece: &[u8]) {
+        let first = piece.iter().find(|b| !matches!(b, b' ' | b'\t' | b'\r' | b'\n'));
+        if let Some(first) = first {
+            self.relay.sniffed = true;
+            self.relay.plain = *first == b'{';
+        }
+    }
+
+    fn sink<'a>(&'a mut self, cx: &'a mut Cx) -> Sink<'a> {
+        Sink {
+            relay: &mut self.relay,
+            assembly: self.assembly.as_mut(),
+            refusal: &mut self.refusal_message,
+            id: &self.id,
+            date: cx.shard.date,
+            io: cx.io,
+            now: cx.now,
+        }
+    }
+}
+
+/// Takes the items of one read.
+struct Sink<'a> {
+    relay: &'a mut Relay,
+    assembly: Option<&'a mut Assembly>,
+    refusal: &'a mut Option<String>,
+    id: &'a [u8; 36],
+    date: [u8; 29],
+    io: &'a mut Io,
+    now: Instant,
+}
+
+impl Sink<'_> {
+    fn item(&mut self, item: Item) -> ControlFlow<()> {
+        match item {
+            Item::Object { value, joined, facts } => self.object(value, joined, facts),
+            Item::Malformed { value, joined } => self.malformed(value, joined),
+            Item::Done if self.relay.first_token.is_none() => self.fault(Cause::Termination),
+            Item::Done => {
+                self.relay.done = true;
+                ControlFlow::Break(())
+            }
+            Item::Line(line) => {
+                self.line(line);
+                ControlFlow::Continue(())
+            }
+            Item::Blank => {
+                self.blank();
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    fn object(&mut self, value: &[u8], joined: bool, facts: &Facts) -> ControlFlow<()> {
+        if let Some(error) = &facts.error {
+            *self.refusal = vllm::message(value);
+            return self.fault(Cause::Status(error.status));
+        }
+        if !facts.ids_ok {
+            return self.fault(Cause::BadIds);
+        }
+        if facts.abort {
+            return self.fault(Cause::Abort);
+        }
+        self.relay.events += 1;
+        self.relay.tokens += facts.tokens;
+        if facts.bears_token {
+            if self.relay.first_token.is_none() {
+                self.relay.first_token = Some(self.now);
+                self.relay.first_tokens = facts.tokens;
+                if self.assembly.is_none() {
+                    self.start();
+                }
+            }
+            self.relay.last_token = self.now;
+        }
+        let cuts = if self.relay.keep_ids { &[] } else { facts.cuts() };
+        match self.assembly.as_mut() {
+            Some(assembly) => assembly.event(value),
+            None if self.relay.started => {
+                let out = answer::stream_body(self.io);
+                out.append(&mut self.relay.prefix);
+                event::write_event(out, value, joined, cuts);
+                return ControlFlow::Continue(());
+            }
+            None => event::write_event(&mut self.relay.hold, value, joined, cuts),
+        }
+        self.held()
+    }
+
+    fn malformed(&mut self, value: &[u8], joined: bool) -> ControlFlow<()> {
+        self.relay.events += 1;
+        match self.assembly.as_mut() {
+            Some(assembly) => assembly.malformed(),
+            None if self.relay.started => {
+                let out = answer::stream_body(self.io);
+                out.append(&mut self.relay.prefix);
+                event::write_malformed(out, value, joined);
+                return ControlFlow::Continue(());
+            }
+            None => event::write_malformed(&mut self.relay.hold, value, joined),
+        }
+        self.held()
+    }
+
+    /// A data event that is not sent now: bounded before the first token.
+    fn held(&mut self) -> ControlFlow<()> {
+        if self.relay.first_token.is_some() {
+            return ControlFlow::Continue(());
+        }
+        self.relay.held += 1;
+        if self.relay.held > limits::HELD_EVENTS_MAX || self.relay.hold.len() > self.relay.limit {
+            return self.fault(Cause::ResponseLimit);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Status, headers and held events go out with the first token.
+    fn start(&mut self) {
+        self.relay.started = true;
+        answer::write_stream_head(self.io, self.id, &self.date);
+        answer::stream_body(self.io).append(&mut self.relay.hold);
+        self.relay.hold = Vec::new();
+    }
+
+    /// Comments and `event`, `id`, `retry` lines wait for the event they stand before.
+    fn line(&mut self, line: &[u8]) {
+        if !self.relay.started {
+            return;
+        }
+        // Fields without events would gather without end: they are dropped at the bound.
+        if self.relay.prefix.len() + line.len() > limits::CLIENT_BUFFER_BYTES {
+            self.relay.prefix.clear();
+        }
+        self.relay.prefix.extend_from_slice(line);
+        self.relay.prefix.push(b'\n');
+    }
+
+    /// A block without data dispatches nothing, so its `event:` must not name the next one; `id` and `retry` outlive it.
+    fn blank(&mut self) {
+        if self.relay.prefix.is_empty() {
+            return;
+        }
+        let kept: Vec<u8> = self
+            .relay
+            .prefix
+            .split_inclusive(|b| *b == b'\n')
+            .filter(|line| !matches!(line.strip_prefix(b"event"), Some([b':' | b'\n', ..])))
+            .flatten()
+            .copied()
+            .collect();
+        self.relay.prefix = kept;
+        Sink::flush_comments(self.relay, self.io);
+    }
+
+    /// Comments alone need not wait: they keep the connection alive, and belong to no event.
+    fn flush_comments(relay: &mut Relay, io: &mut Io) {
+        let mut lines = relay.prefix.split_inclusive(|b| *b == b'\n');
+        if !relay.prefix.is_empty() && lines.all(|line| line.starts_with(b":")) {
+            answer::stream_body(io).append(&mut relay.prefix);
+        }
+    }
+
+    fn fault(&mut self, cause: Cause) -> ControlFlow<()> {
+        self.relay.fault = Some(cause);
+        ControlFlow::Break(())
+    }
+}
