@@ -1,0 +1,591 @@
+//! Heads of requests and answers: read whole or not at all, and refused where two readers could differ about them.
+//!
+//! Owns the rules on heads that RFC 9112 leaves to the recipient, always on the strict side: a message that one hop frames
+//! by its length and another by its chunks is how requests are smuggled. httparse checks the grammar of lines; what it lets
+//! pass (bare LF, repeated lengths, codings, Host) is checked here. Engine heads get the same treatment as clients'.
+//!
+//! Two steps. First the end is looked for, from where the last look stopped, so that a head coming byte by byte costs linear
+//! time; a bad first byte, a bare CR or LF and an overlong head are told at the byte that proves them. Then the
+//! complete head is parsed once. Both depend on the bytes alone, never on how they were cut into reads.
+//!
+//! May use httparse and memchr. Invariant: `start ≤ path.start < path.end ≤ head_bytes ≤ bytes_max`.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use httparse::{Header, Status};
+use memchr::{memchr, memchr2};
+
+use crate::base::limits;
+
+/// Fields that any head may have, whatever the fleet file says: the parser's slots live on the stack.
+pub const FIELDS_MAX: usize = 256;
+
+/// Methods that we tell apart. Case matters (RFC 9110 section 9.1): `get` is `Other`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Head,
+    Post,
+    Options,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    Http10,
+    Http11,
+}
+
+/// What the client wants to hear before it sends its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing; also on HTTP/1.0 whatever it says, and for `100-continue` without a body.
+    None,
+    Continue,
+    /// Something that we cannot promise: 417.
+    Other,
+}
+
+/// How the body of a request is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestBody {
+    None,
+    Length(u64),
+    Chunked,
+}
+
+/// How the body of an answer is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseBody {
+    /// 1xx, 204 and 304, whatever their fields say.
+    None,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// The media types that a leg tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    EventStream,
+    Json,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes through the blank line.
+    pub bytes_max: usize,
+    /// Field lines; [`FIELDS_MAX`] at most.
+    pub fields_max: usize,
+}
+
+impl HeadLimits {
+    /// For engines' answers.
+    pub const ENGINE: HeadLimits = HeadLimits {
+        bytes_max: limits::ENGINE_HEAD_BYTES_MAX,
+        fields_max: limits::ENGINE_HEADERS_MAX,
+    };
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestHead {
+    pub method: Method,
+    pub version: Version,
+    /// Span in the buffer, without query and fragment; of an absolute target only its path. Never empty.
+    pub path: Range<usize>,
+    pub body: RequestBody,
+    /// The client lets us keep the connection.
+    pub keep_alive: bool,
+    pub expect: Expect,
+    /// Bytes through the blank line; the body starts there.
+    pub head_bytes: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseHead {
+    pub status: u16,
+    pub body: ResponseBody,
+    /// The connection may be used again once the body was read.
+    pub keep_alive: bool,
+    pub media: Media,
+    /// `retry-after` where it is a number of seconds (a date is not read).
+    pub retry_after_s: Option<u64>,
+    /// Bytes through the blank line; the body starts there.
+    pub head_bytes: usize,
+}
+
+/// Why a head was refused. The connection closes after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadFault {
+    /// Breaks the grammar, or could be read in two ways.
+    Bad(&'static str),
+    /// Over a limit.
+    TooLarge,
+    /// A well-formed version that we do not speak.
+    Version,
+}
+
+impl HeadFault {
+    /// The status that a client gets.
+    pub fn status(self) -> u16 {
+        match self {
+            HeadFault::Bad(_) => 400,
+            HeadFault::TooLarge => 431,
+            HeadFault::Version => 505,
+        }
+    }
+
+    /// A sentence for the error body; quotes nothing of the peer.
+    pub fn message(self) -> &'static str {
+        match self {
+            HeadFault::Bad(what) => what,
+            HeadFault::TooLarge => "request head too large",
+            HeadFault::Version => "HTTP version not supported",
+        }
+    }
+}
+
+/// Reads the request head at the start of `buf`; `None` when it is not complete yet: call again with more bytes.
+///
+/// `scanned` remembers how far the end was looked for. It is 0 for a new head, and is set to 0 again with each head returned.
+/// One empty line before the request line is skipped (RFC 9112 section 2.2), a second one is refused.
+pub fn parse_request(
+    buf: &[u8],
+    scanned: &mut usize,
+    limits: &HeadLimits,
+) -> Result<Option<RequestHead>, HeadFault> {
+    let Some(span) = find_end(buf, scanned, limits, request_opening)? else {
+        return Ok(None);
+    };
+    let head = &buf[span.clone()];
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let room = limits.fields_max.min(FIELDS_MAX);
+    let mut parsed = httparse::Request::new(&mut []);
+    match parsed.parse_with_uninit_headers(head, &mut slots[..room]) {
+        Ok(Status::Complete(n)) if n == head.len() => {}
+        Ok(_) => return Err(HeadFault::Bad("malformed head")),
+        Err(error) => {
+            let line = parsed.method.unwrap_or("").len() + parsed.path.unwrap_or("").len() + 2;
+            return Err(fault(error, head.get(line..), b'\r'));
+        }
+    }
+    let (name, target) = (
+        parsed.method.unwrap_or_default(),
+        parsed.path.unwrap_or_default(),
+    );
+    let method = match name {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "POST" => Method::Post,
+        "OPTIONS" => Method::Options,
+        _ => Method::Other,
+    };
+    let path = target_path(name, target.as_bytes())?;
+    let path_at = span.start + name.len() + 1;
+    let fields = Fields::read(parsed.headers, version(parsed.version))?;
+    fields.check_host()?;
+    let body = match (fields.chunked, fields.length) {
+        (true, _) => RequestBody::Chunked,
+        (false, Some(length)) => RequestBody::Length(length),
+        (false, None) => RequestBody::None,
+    };
+    *scanned = 0;
+    Ok(Some(RequestHead {
+        method,
+        version: fields.version,
+        path: path_at + path.start..path_at + path.end,
+        body,
+        keep_alive: fields.keep_alive(),
+        expect: match fields.expect {
+            _ if fields.version == Version::Http10 => Expect::None,
+            Expect::Continue if matches!(body, RequestBody::None | RequestBody::Length(0)) => {
+                Expect::None
+            }
+            expect => expect,
+        },
+        head_bytes: span.end,
+    }))
+}
+
+/// Reads the head of an answer at the start of `buf`, like [`parse_request`]. A 1xx head is returned like others: the
+/// caller skips it and calls again behind it. 101 is refused, since we never ask for another protocol.
+pub fn parse_response(
+    buf: &[u8],
+    scanned: &mut usize,
+    limits: &HeadLimits,
+) -> Result<Option<ResponseHead>, HeadFault> {
+    let Some(span) = find_end(buf, scanned, limits, response_opening)? else {
+        return Ok(None);
+    };
+    let head = &buf[span.clone()];
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let room = limits.fields_max.min(FIELDS_MAX);
+    let mut parsed = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    match config.parse_response_with_uninit_headers(&mut parsed, head, &mut slots[..room]) {
+        Ok(Status::Complete(n)) if n == head.len() => {}
+        Ok(_) => return Err(HeadFault::Bad("malformed head")),
+        Err(error) => return Err(fault(error, Some(head), b' ')),
+    }
+    let status = parsed.code.unwrap_or_default();
+    if !(100..600).contains(&status) || status == 101 {
+        return Err(HeadFault::Bad("status out of place"));
+    }
+    let fields = Fields::read(parsed.headers, version(parsed.version))?;
+    let body = response_body(status, &fields)?;
+    *scanned = 0;
+    Ok(Some(ResponseHead {
+        status,
+        body,
+        keep_alive: fields.keep_alive() && body != ResponseBody::UntilClose,
+        media: fields.media,
+        retry_after_s: fields.retry_after_s,
+        head_bytes: span.end,
+    }))
+}
+
+/// The fields of an accepted head, in order, values without the white space around them.
+pub fn fields(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut rest = head.strip_prefix(b"\r\n").unwrap_or(head);
+    let mut take = move || {
+        let end = memchr(b'\n', rest)?;
+        let line = &rest[..end];
+        rest = &rest[end + 1..];
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    };
+    take();
+    std::iter::from_fn(move || {
+        let line = take()?;
+        let colon = memchr(b':', line)?;
+        Some((&line[..colon], trim(&line[colon + 1..])))
+    })
+}
+
+/// Value of the field `name` (lower case) in an accepted head; the first one when repeated.
+pub fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let name = name.as_bytes();
+    let mut all = fields(head);
+    all.find(|(have, _)| have.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+}
+
+/// `token` of RFC 9110 section 5.6.2: what methods, field names and chunk extensions are made of.
+pub(super) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// What a field value may hold: visible bytes, space, tab and obs-text, so no control byte (RFC 9110 section 5.5).
+pub(super) fn is_field_byte(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+/// What the fields of one head say about framing and the connection.
+struct Fields {
+    version: Version,
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    hosts: usize,
+    host_ok: bool,
+    expect: Expect,
+    media: Media,
+    media_seen: bool,
+    retry_after_s: Option<u64>,
+}
+
+impl Fields {
+    fn read(headers: &[Header], version: Version) -> Result<Fields, HeadFault> {
+        let mut fields = Fields {
+            version,
+            length: None,
+            chunked: false,
+            close: false,
+            hosts: 0,
+            host_ok: true,
+            expect: Expect::None,
+            media: Media::Other,
+            media_seen: false,
+            retry_after_s: None,
+        };
+        for header in headers {
+            fields.take(header.name, header.value)?;
+        }
+        match (fields.chunked, fields.length, version) {
+            (true, Some(_), _) => Err(HeadFault::Bad("both content-length and transfer-encoding")),
+            (true, None, Version::Http10) => Err(HeadFault::Bad("transfer-encoding on HTTP/1.0")),
+            _ => Ok(fields),
+        }
+    }
+
+    fn take(&mut self, name: &str, value: &[u8]) -> Result<(), HeadFault> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        match name.len() {
+            4 if is("host") => {
+                self.hosts += 1;
+                self.host_ok &= is_host(value);
+            }
+            6 if is("expect") => {
+                for item in items(value) {
+                    let known = item.eq_ignore_ascii_case(b"100-continue");
+                    self.expect = match self.expect {
+                        Expect::None | Expect::Continue if known => Expect::Continue,
+                        _ => Expect::Other,
+                    };
+                }
+            }
+            10 if is("connection") => {
+                self.close |= items(value).any(|item| item.eq_ignore_ascii_case(b"close"));
+            }
+            11 if is("retry-after") && self.retry_after_s.is_none() => {
+                self.retry_after_s = decimal(value);
+            }
+            12 if is("content-type") && !self.media_seen => {
+                self.media = media(value);
+                self.media_seen = true;
+            }
+            14 if is("content-length") => {
+                let length = decimal(value).ok_or(HeadFault::Bad("bad content-length"))?;
+                if self.length.replace(length).is_some() {
+                    return Err(HeadFault::Bad("repeated content-length"));
+                }
+            }
+            17 if is("transfer-encoding") => {
+                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(HeadFault::Bad("bad transfer-encoding"));
+                }
+                self.chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// RFC 9112 section 3.2. HTTP/1.0 may leave Host out.
+    fn check_host(&self) -> Result<(), HeadFault> {
+        match (self.hosts, self.version) {
+            (0, Version::Http11) => Err(HeadFault::Bad("missing host")),
+            (2.., _) => Err(HeadFault::Bad("repeated host")),
+            _ if !self.host_ok => Err(HeadFault::Bad("bad host")),
+            _ => Ok(()),
+        }
+    }
+
+    /// HTTP/1.0 always closes: its keep-alive was never a standard, and intermediaries misread it.
+    fn keep_alive(&self) -> bool {
+        self.version == Version::Http11 && !self.close
+    }
+}
+
+/// RFC 9112 section 6.3. On 1xx and 204 a coding or a length is forbidden (section 6.1, RFC 9110 section 8.6); a
+/// length of zero is harmless and common.
+fn response_body(status: u16, fields: &Fields) -> Result<ResponseBody, HeadFault> {
+    Ok(match status {
+        100..200 | 204 if fields.chunked || fields.length.unwrap_or(0) > 0 => {
+            return Err(HeadFault::Bad("a body where none can be"));
+        }
+        100..200 | 204 | 304 => ResponseBody::None,
+        _ if fields.chunked => ResponseBody::Chunked,
+        _ => fields
+            .length
+            .map_or(ResponseBody::UntilClose, ResponseBody::Length),
+    })
+}
+
+/// Where the start line begins in the bytes so far, or why they can begin no head.
+type Opening = fn(&[u8]) -> Result<Option<usize>, HeadFault>;
+
+fn request_opening(window: &[u8]) -> Result<Option<usize>, HeadFault> {
+    let start = match window {
+        [b'\r', b'\n', ..] => 2,
+        [b'\r'] => return Ok(None),
+        _ => 0,
+    };
+    match window.get(start) {
+        None => Ok(None),
+        Some(&byte) if is_token(byte) => Ok(Some(start)),
+        Some(_) => Err(HeadFault::Bad("malformed request line")),
+    }
+}
+
+fn response_opening(window: &[u8]) -> Result<Option<usize>, HeadFault> {
+    match window.first() {
+        None => Ok(None),
+        Some(b'H') => Ok(Some(0)),
+        Some(_) => Err(HeadFault::Bad("malformed status line")),
+    }
+}
+
+/// Looks for the blank line, from `scanned` on; gives the span from the start line through it.
+///
+/// Every byte before `scanned` belongs to a line that ended in CRLF or may still do so, hence looking two bytes back
+/// is enough to know an empty line.
+fn find_end(
+    buf: &[u8],
+    scanned: &mut usize,
+    limits: &HeadLimits,
+    opening: Opening,
+) -> Result<Option<Range<usize>>, HeadFault> {
+    let window = &buf[..buf.len().min(limits.bytes_max)];
+    if let Some(start) = opening(window)? {
+        let mut pos = (*scanned).clamp(start, window.len());
+        while let Some(offset) = memchr2(b'\r', b'\n', &window[pos..]) {
+            pos += offset;
+            match window[pos..] {
+                [b'\r'] => break,
+                [b'\r', b'\n', ..] => {}
+                [b'\r', ..] => return Err(HeadFault::Bad("bare CR in the head")),
+                _ => return Err(HeadFault::Bad("bare LF in the head")),
+            }
+            if window[start..pos].ends_with(b"\r\n") {
+                return Ok(Some(start..pos + 2));
+            }
+            pos += 2;
+        }
+        *scanned = if window[pos..].first() == Some(&b'\r') {
+            pos
+        } else {
+            window.len()
+        };
+    }
+    if buf.len() >= limits.bytes_max {
+        return Err(HeadFault::TooLarge);
+    }
+    Ok(None)
+}
+
+/// What an error of the base parser means. `version` is the text where the version should stand, `after` the byte behind it.
+fn fault(error: httparse::Error, version: Option<&[u8]>, after: u8) -> HeadFault {
+    match error {
+        httparse::Error::TooManyHeaders => HeadFault::TooLarge,
+        httparse::Error::HeaderName => HeadFault::Bad("malformed field name"),
+        httparse::Error::HeaderValue => HeadFault::Bad("malformed field value"),
+        httparse::Error::Version => match version {
+            Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor, end, ..])
+                if major.is_ascii_digit() && minor.is_ascii_digit() && *end == after =>
+            {
+                HeadFault::Version
+            }
+            _ => HeadFault::Bad("malformed HTTP version"),
+        },
+        httparse::Error::NewLine | httparse::Error::Status | httparse::Error::Token => {
+            HeadFault::Bad("malformed start line")
+        }
+    }
+}
+
+fn version(minor: Option<u8>) -> Version {
+    match minor {
+        Some(1) => Version::Http11,
+        _ => Version::Http10,
+    }
+}
+
+/// The part of a target that names a resource (RFC 9112 section 3.2). An absolute target without a path means `/`: the span
+/// then covers the second slash of its `://`, so that a path is always bytes of the buffer.
+fn target_path(method: &str, target: &[u8]) -> Result<Range<usize>, HeadFault> {
+    const BAD: HeadFault = HeadFault::Bad("malformed request target");
+    if !target.is_ascii() {
+        return Err(BAD);
+    }
+    let start = match target {
+        [b'/', ..] => 0,
+        [b'*'] if method == "OPTIONS" => return Ok(0..1),
+        // Authority form: nobody's path, so it will be an unknown route.
+        _ if method == "CONNECT" && is_host(target) => return Ok(0..target.len()),
+        _ => {
+            let colon = memchr(b':', target).ok_or(BAD)?;
+            let scheme = &target[..colon];
+            let known = [&b"http"[..], b"https"];
+            if !known.iter().any(|name| scheme.eq_ignore_ascii_case(name))
+                || !target[colon..].starts_with(b"://")
+            {
+                return Err(BAD);
+            }
+            let authority = colon + 3;
+            let length = target[authority..]
+                .iter()
+                .position(|byte| b"/?#".contains(byte))
+                .unwrap_or(target.len() - authority);
+            if !is_host(&target[authority..authority + length]) {
+                return Err(BAD);
+            }
+            match target.get(authority + length) {
+                Some(b'/') => authority + length,
+                _ => return Ok(authority - 1..authority),
+            }
+        }
+    };
+    let end = memchr2(b'?', b'#', &target[start..]).map_or(target.len(), |at| start + at);
+    Ok(start..end)
+}
+
+/// `uri-host [ ":" port ]` (RFC 9110 section 7.2), not empty. The comma, which RFC 3986 allows in a name, is refused: two Host
+/// fields that some hop joined into one look like that. So is user information.
+fn is_host(value: &[u8]) -> bool {
+    let (name_ok, rest) = if let [b'[', inner @ ..] = value {
+        let Some(close) = memchr(b']', inner) else {
+            return false;
+        };
+        let address = &inner[..close];
+        let ok = address
+            .iter()
+            .all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));
+        (ok && !address.is_empty(), &inner[close + 1..])
+    } else {
+        let (name, rest) = value.split_at(memchr(b':', value).unwrap_or(value.len()));
+        let ok = name
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte));
+        (ok && !name.is_empty(), rest)
+    };
+    name_ok
+        && match rest {
+            [] => true,
+            [b':', port @ ..] => port.iter().all(u8::is_ascii_digit),
+            _ => false,
+        }
+}
+
+/// `1*DIGIT` that fits; no sign, no list, no space inside.
+fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+fn media(value: &[u8]) -> Media {
+    let end = memchr(b';', value).unwrap_or(value.len());
+    let name = trim(&value[..end]);
+    if name.eq_ignore_ascii_case(b"text/event-stream") {
+        Media::EventStream
+    } else if name.eq_ignore_ascii_case(b"application/json") {
+        Media::Json
+    } else {
+        Media::Other
+    }
+}
+
+/// The items of a comma list, empty ones left out (RFC 9110 section 5.6.1).
+fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|byte| *byte == b',')
+        .map(trim)
+        .filter(|item| !item.is_empty())
+}
+
+/// Without optional white space (space and tab only) at both ends.
+fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
