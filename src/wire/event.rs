@@ -19,6 +19,7 @@ use super::sse::{Field, Lines, append_bounded, clear_bounded};
 pub mod fuzzing;
 
 mod facts;
+mod reader;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::fuzzing::{Told, naive, told};
+use super::fuzzing::oracle::naive;
+use super::fuzzing::tape::{Tape, stream_bytes};
+use super::fuzzing::{Told, told};
 use super::*;
 
 const NO_BOUND: usize = usize::MAX;
@@ -802,7 +804,7 @@ const VECTORS: [Vector; 16] = [
 fn real_streams_in_every_split() {
     for (name, ids, tokens, objects, comments, errors, aborts, body) in VECTORS {
         // A cut costs a pass: long streams are cut at a prime step that meets every kind of place.
-        let items = every_split(body, ids, if body.len() < 4_096 { 1 } else { 13 });
+        let items = every_split(body, ids, if body.len() < 2_048 { 1 } else { 37 });
         assert_eq!(items, naive(body, ids), "{name}");
         assert_eq!(items.last(), Some(&Told::Done), "{name}");
         let lines = items.iter().filter(|i| matches!(i, Told::Line(_))).count();
@@ -873,7 +875,7 @@ proptest! {
     /// Random cuts, many at once.
     #[test]
     fn random_cuts_change_nothing(tape in proptest::collection::vec(any::<u8>(), 0..200), cuts in proptest::collection::vec(0usize..2_000, 0..8)) {
-        let bytes = fuzzing::stream_bytes(&mut fuzzing::Tape(&tape));
+        let bytes = stream_bytes(&mut Tape(&tape));
         let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c % (bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
