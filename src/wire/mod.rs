@@ -3,6 +3,10 @@
 
 pub mod json;
 
+pub mod sse;
+
+pub mod event;
+
 pub mod h1;
 
 pub mod dialect;
