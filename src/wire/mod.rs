@@ -3,6 +3,10 @@
 
 pub mod json;
 
+pub mod splice;
+
+pub mod openai;
+
 pub mod h1;
 
 pub mod dialect;
