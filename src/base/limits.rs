@@ -4,6 +4,13 @@
 /// The value is the contract's; our cursor keeps one bit a level, so the stack is not used per level.
 pub const JSON_DEPTH_MAX: usize = 128;
 
+/// Occurrences, in one request, of the top-level members that the router reads or edits. There are about thirty such names, so
+/// only a body that repeats them on purpose comes near; more is refused, and the spans of a request stay under 20 KiB.
+pub const KNOWN_MEMBERS_MAX: usize = 256;
+
+/// Tokens that an engine may claim for one prompt. A guess, a thousand times today's longest contexts: an answer over it is no count.
+pub const PROMPT_TOKENS_MAX: u64 = 1_000_000_000;
+
 /// Data events held before the first token-bearing one. The 65th ends the request.
 pub const HELD_EVENTS_MAX: usize = 64;
 

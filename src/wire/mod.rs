@@ -3,10 +3,14 @@
 
 pub mod json;
 
+pub mod h1;
+
 pub mod sse;
 
 pub mod event;
 
-pub mod h1;
+pub mod splice;
+
+pub mod openai;
 
 pub mod dialect;
