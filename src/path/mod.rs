@@ -1,1 +1,3 @@
 //! (room path)
+
+pub mod assemble;
