@@ -1,0 +1,88 @@
+//! What shards hold of the fleet: one read-only snapshot per epoch, with everything that a request needs worked out beforehand.
+//!
+//! The control thread makes a snapshot, fills in the addresses of names that it resolved, and publishes it; exchanges keep
+//! the one they began with. Pure. Invariant: `engines[i].id == EngineId(i)` and `engines.len() == fleet.engines.len()`.
+
+use std::net::SocketAddr;
+
+use super::checked::{Engine, Fleet};
+use super::words::Role;
+use crate::base::units::EngineId;
+
+/// Everything a request needs to know of the fleet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    pub epoch: u64,
+    pub fleet: Fleet,
+    pub engines: Vec<EngineView>,
+}
+
+/// One engine, as legs need it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineView {
+    pub id: EngineId,
+    pub iid: String,
+    pub role: Role,
+    pub pin: bool,
+    /// Where to connect; empty until the name was resolved.
+    pub addrs: Vec<SocketAddr>,
+    /// The `Host` field's value.
+    pub authority: String,
+    /// The name that a certificate must carry.
+    pub host: String,
+    pub port: u16,
+    pub prefix: String,
+    pub tls: bool,
+}
+
+impl Snapshot {
+    /// Literal addresses are filled in at once; names wait for the control thread.
+    pub fn new(epoch: u64, fleet: Fleet) -> Self {
+        // The file holds at most 4096 engines, so the number fits.
+        let engines = (0u16..)
+            .zip(&fleet.engines)
+            .map(|(i, engine)| EngineView::new(EngineId(i), engine))
+            .collect();
+        Snapshot {
+            epoch,
+            fleet,
+            engines,
+        }
+    }
+
+    pub fn engine(&self, id: EngineId) -> Option<&EngineView> {
+        self.engines.get(id.index())
+    }
+
+    /// For operators' requests and reloads; legs know the id.
+    pub fn by_iid(&self, iid: &str) -> Option<&EngineView> {
+        self.engines.iter().find(|engine| engine.iid == iid)
+    }
+}
+
+impl EngineView {
+    pub fn new(id: EngineId, engine: &Engine) -> Self {
+        let url = &engine.url;
+        EngineView {
+            id,
+            iid: engine.iid.clone(),
+            role: engine.role,
+            pin: engine.pin,
+            addrs: url
+                .ip()
+                .map(|ip| SocketAddr::new(ip, url.port))
+                .into_iter()
+                .collect(),
+            authority: url.authority(),
+            host: url.host.clone(),
+            port: url.port,
+            prefix: url.prefix.clone(),
+            tls: url.tls,
+        }
+    }
+
+    /// Whether the engine's name needs resolving.
+    pub fn is_name(&self) -> bool {
+        self.host.parse::<std::net::IpAddr>().is_err()
+    }
+}
