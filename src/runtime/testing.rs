@@ -5,7 +5,7 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::boot::{self, Driver};
 
@@ -21,6 +21,15 @@ where
         on_driver(Driver::IoUring, body);
     } else {
         eprintln!("skipped on io_uring: not available here");
+    }
+}
+
+/// Waits until `holds` does, looking every millisecond; panics after long.
+pub async fn until(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < HANG / 2, "does not come true");
+        monoio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
