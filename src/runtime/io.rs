@@ -11,6 +11,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use super::pool::Idle;
 use super::socket;
 pub use super::socket::Hangup;
 
@@ -108,4 +109,10 @@ pub trait WriteHalf: Sized + 'static {
 
     /// Sends FIN; the peer may still be read. At once, without waiting for the network.
     fn shutdown(&mut self) -> io::Result<()>;
+}
+
+impl<R: ReadHalf, W: WriteHalf> Idle for (R, W) {
+    fn is_quiet(&self) -> bool {
+        self.0.is_quiet()
+    }
 }

@@ -8,7 +8,15 @@ pub mod socket;
 
 pub mod monoio;
 
+pub mod topology;
+
 pub mod boot;
+
+pub mod clock;
+
+pub mod mail;
+
+pub mod pool;
 
 #[cfg(test)]
 pub mod testing;
