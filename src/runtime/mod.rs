@@ -1,1 +1,22 @@
-//! (room runtime)
+//! Sockets, threads and the OS clock of the data plane: the only rooms of a shard that touch the kernel.
+//! Owns the runtime behind a narrow trait ([`io`]), how shards start ([`boot`]), and what crosses between
+//! threads ([`mail`]). May use everything above the line; never parses, decides policy or picks a status.
+
+pub mod io;
+
+pub mod socket;
+
+pub mod monoio;
+
+pub mod topology;
+
+pub mod boot;
+
+pub mod clock;
+
+pub mod mail;
+
+pub mod pool;
+
+#[cfg(test)]
+pub mod testing;

@@ -1,0 +1,80 @@
+//! Plain socket calls that no runtime needs to know: bind, peek, cut.
+//!
+//! Owns no descriptor. Holds the one `unsafe` of the room: turning the number of a descriptor that somebody
+//! owns back into a borrow of it. Invariant: a number is used only while its owner is provably alive.
+
+use std::any::Any;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// Cuts a connection whose halves are owned by futures in flight. It does not keep the connection open, and
+/// does nothing once that is gone: the number may by then belong to another socket.
+#[derive(Clone, Debug)]
+pub struct Hangup {
+    owner: Weak<dyn Any>,
+    fd: RawFd,
+}
+
+impl Hangup {
+    /// `owner` must keep `fd` open for as long as it has a strong reference.
+    pub(super) fn new<T: Any>(owner: &Rc<T>, fd: RawFd) -> Self {
+        let owner: Weak<T> = Rc::downgrade(owner);
+        Hangup { owner, fd }
+    }
+
+    /// Shuts both directions down at once: the peer sees FIN, a pending read ends with `Ok(0)` and a pending
+    /// write with an error. The descriptor closes when the halves are dropped.
+    pub fn cut(&self) {
+        if let Some(_alive) = self.owner.upgrade() {
+            // The error says that the peer was faster.
+            let _ = with_socket(self.fd, |s| s.shutdown(Shutdown::Both));
+        }
+    }
+
+    /// Makes the coming close send RST and throw away what was not yet sent.
+    pub fn reset_on_close(&self) {
+        if let Some(_alive) = self.owner.upgrade() {
+            let _ = with_socket(self.fd, |s| s.set_linger(Some(Duration::ZERO)));
+        }
+    }
+}
+
+/// Binds and listens; `SO_REUSEADDR` is set, so that a restart need not wait for old connections.
+pub fn bind(addr: SocketAddr, reuse_port: bool, backlog: u32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&addr.into())?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+/// No byte, no end and no error wait on the socket. `fd` must be open.
+pub(super) fn is_quiet(fd: RawFd) -> bool {
+    let mut byte = [MaybeUninit::<u8>::uninit()];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    match with_socket(fd, |s| s.recv_with_flags(&mut byte, flags)) {
+        Ok(_) => false,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// Runs `f` on the socket behind `fd`, which the caller's owner keeps open meanwhile.
+#[expect(
+    unsafe_code,
+    reason = "the runtime lends its descriptor as a number only"
+)]
+pub(super) fn with_socket<T>(fd: RawFd, f: impl FnOnce(SockRef<'_>) -> T) -> T {
+    // SAFETY: every caller holds the owner of `fd` (a half, a listener, or a strong reference just taken) for
+    // the whole call, and owners close only when dropped. The borrow does not leave this function.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    f(SockRef::from(&fd))
+}
