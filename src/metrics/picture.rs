@@ -1,0 +1,181 @@
+//! The live picture: everything that `/metrics` and `/narwhal/state` are made of, gathered once per scrape by the
+//! control thread. Plain values; the two texts only render it.
+//!
+//! Invariant: `totals` and `times` are the sums over `shards`, and every shard's counts balance.
+
+use std::time::Duration;
+
+use super::histogram::Times;
+use super::ledger::Counts;
+use super::outcome::words;
+use super::standing::{EngineLine, Fleet, HealthView, Role, Standing};
+
+words! {
+    /// Whether output lengths come from token ids of the engines.
+    TokenAccounting {
+        TokenIds = "token_ids",
+        Unavailable = "unavailable",
+    }
+}
+
+words! {
+    /// `serving.admission`.
+    AdmissionMode {
+        Predictive = "predictive",
+        Open = "open",
+    }
+}
+
+/// One moment of the router.
+#[derive(Clone, Debug)]
+pub struct Picture<'a> {
+    pub version: &'a str,
+    pub router_id: &'a str,
+    pub uptime: Duration,
+    /// The served model first, then its aliases.
+    pub models: Vec<&'a str>,
+    pub token_accounting: TokenAccounting,
+    pub mode: AdmissionMode,
+    pub limits: Limits,
+    pub standing: Standing,
+    /// Why, when not serving.
+    pub why: Option<&'a str>,
+    pub epoch: Option<u64>,
+    pub holder: Option<&'a str>,
+    /// A request makes one leg (openai dialect).
+    pub one_leg: bool,
+    pub engines: Vec<EngineView<'a>>,
+    pub shards: Vec<ShardView<'a>>,
+    pub totals: Counts,
+    pub times: Times,
+}
+
+/// Router-wide limits, as configured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    pub seats: u64,
+    pub queue: u64,
+    pub retained: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct EngineView<'a> {
+    pub iid: &'a str,
+    pub role: Role,
+    pub pinned: bool,
+    pub line: EngineLine,
+}
+
+#[derive(Clone, Debug)]
+pub struct ShardView<'a> {
+    /// The CPU it is pinned to, and that CPU's NUMA node, where known.
+    pub core: Option<u32>,
+    pub node: Option<u32>,
+    pub driver: &'a str,
+    pub counts: Counts,
+    pub times: Times,
+}
+
+impl<'a> Picture<'a> {
+    /// Fills `totals` and `times` from the shards.
+    pub fn totalled(mut self) -> Picture<'a> {
+        self.totals = Counts::sum(self.shards.iter().map(|s| &s.counts));
+        self.times = Times::default();
+        for shard in &self.shards {
+            self.times.merge(&shard.times);
+        }
+        debug_assert!(self.totals.balanced());
+        self
+    }
+
+    pub fn fleet(&self) -> Fleet {
+        Fleet::look(
+            self.engines.iter().map(|e| (e.role, e.pinned, e.line)),
+            self.one_leg,
+        )
+    }
+
+    pub fn health(&self) -> HealthView<'_> {
+        HealthView {
+            standing: self.standing,
+            why: self.why,
+            fleet: self.fleet(),
+            epoch: self.epoch,
+            holder: self.holder,
+        }
+    }
+}
+
+/// A small router with something in every corner, for the tests of both texts.
+#[cfg(test)]
+pub(crate) fn sample() -> Picture<'static> {
+    use super::histogram::{Series, ShardTimes};
+    use super::ledger::{Cell, ShardLedger};
+    use super::outcome::End;
+
+    let shard = |core: u32, rounds: u64| {
+        let (ledger, times) = (ShardLedger::new(), ShardTimes::new());
+        for _ in 0..rounds {
+            for end in End::ALL {
+                ledger.update(|t| {
+                    t.offer();
+                    t.end(end);
+                });
+            }
+        }
+        ledger.update(|t| {
+            t.offer();
+            for (i, cell) in Cell::ALL.iter().enumerate() {
+                t.add(*cell, (i as u64 + 1) * rounds);
+            }
+        });
+        for (i, series) in Series::ALL.iter().enumerate() {
+            times.record(*series, Duration::from_millis(i as u64 + 1));
+        }
+        ShardView {
+            core: Some(core),
+            node: Some(0),
+            driver: "epoll",
+            counts: ledger.snapshot(),
+            times: times.snapshot(),
+        }
+    };
+    let engine = |iid, role, prefill, decode, live, ejected| EngineView {
+        iid,
+        role,
+        pinned: true,
+        line: EngineLine {
+            prefill_requests: prefill,
+            decode_requests: decode,
+            outstanding_tokens: 100,
+            live,
+            ejected,
+        },
+    };
+    let picture = Picture {
+        version: "0.1.0",
+        router_id: "r1",
+        uptime: Duration::from_millis(1500),
+        models: vec!["stub-model"],
+        token_accounting: TokenAccounting::TokenIds,
+        mode: AdmissionMode::Open,
+        limits: Limits {
+            seats: 768,
+            queue: 4,
+            retained: 772,
+        },
+        standing: Standing::Serving,
+        why: None,
+        epoch: None,
+        holder: None,
+        one_leg: false,
+        engines: vec![
+            engine("e0", Role::Prefill, 2, 0, true, false),
+            engine("e\"1\\\n", Role::Decode, 0, 3, true, true),
+        ],
+        shards: vec![shard(2, 1), shard(3, 2)],
+        totals: Counts::default(),
+        times: Times::default(),
+    };
+    picture.totalled()
+}

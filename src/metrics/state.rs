@@ -1,0 +1,298 @@
+//! `/narwhal/state` (schema `narwhal.state`, version 1): the whole live picture as one JSON object, for people, the
+//! dashboard and the `status` command. Members are added over time, never renamed.
+//!
+//! Invariant: offered = served + failed + expired + cancelled + invalid_requests + admission.rejected +
+//! admission.refused + (Σ shards[].inflight).
+
+use serde_json::{Map, Value, json};
+
+use super::histogram::{Distribution, Series};
+use super::ledger::{Cell, Counts};
+use super::outcome::{End, Outcome};
+use super::picture::{Picture, ShardView};
+
+pub const SCHEMA: &str = "narwhal.state";
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The object.
+pub fn render(p: &Picture<'_>) -> Value {
+    let c = &p.totals;
+    let ejected: Vec<&str> = p
+        .engines
+        .iter()
+        .filter(|e| e.line.ejected)
+        .map(|e| e.iid)
+        .collect();
+    json!({
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "offered": c.offered(),
+        "unsized_offered": c.cell(Cell::UnsizedOffered),
+        "served": c.outcome(Outcome::Served),
+        "slo_met": c.cell(Cell::SloMet),
+        "failed": c.outcome(Outcome::Failed),
+        "expired": c.outcome(Outcome::Expired),
+        "cancelled": c.outcome(Outcome::Cancelled),
+        "invalid_requests": c.outcome(Outcome::Invalid),
+        "token_accounting": p.token_accounting.name(),
+        "admission": admission(p),
+        "serving": serving(p),
+        "outcome_reasons": reasons(c),
+        "pools": pools(c),
+        "resident": resident(p),
+        "ejected": ejected,
+        "probation": [],
+        "health": health(p),
+        "ha": {"router_id": p.router_id, "epoch": p.epoch, "holder": p.holder},
+        "lifecycle": {"standing": p.standing.name(), "reason": p.health().reason()},
+        "shards": p.shards.iter().enumerate().map(|(i, s)| shard(i, s)).collect::<Vec<_>>(),
+    })
+}
+
+fn admission(p: &Picture<'_>) -> Value {
+    let c = &p.totals;
+    json!({
+        "inflight": c.cell(Cell::SeatsHeld),
+        "limit": p.limits.seats,
+        "queued": c.cell(Cell::Queued),
+        "queue_capacity": p.limits.queue,
+        "retained": c.cell(Cell::Retained),
+        "max_retained": p.limits.retained,
+        "phase_waiting": {
+            "prefill": c.cell(Cell::PrefillWaiting),
+            "decode": c.cell(Cell::DecodeWaiting),
+        },
+        "rejected": c.outcome(Outcome::Rejected),
+        "refused": c.outcome(Outcome::Refused),
+        "unauthorized": c.cell(Cell::Unauthorized),
+        "heads_refused": c.cell(Cell::HeadsRefused),
+        "mode": p.mode.name(),
+    })
+}
+
+fn serving(p: &Picture<'_>) -> Value {
+    let c = &p.totals;
+    let overhead: Map<String, Value> = Series::STAGES
+        .iter()
+        .map(|s| (s.name().to_owned(), seconds(p.times.of(*s))))
+        .collect();
+    json!({
+        "models": p.models,
+        "inflight": c.inflight(),
+        "tokenize_attempts": c.cell(Cell::TokenizeAttempts),
+        "prefill_attempts": c.cell(Cell::PrefillAttempts),
+        "decode_attempts": c.cell(Cell::DecodeAttempts),
+        "retry_attempts": c.cell(Cell::RetryAttempts),
+        "decode_tokens_observed": c.cell(Cell::DecodeTokensObserved),
+        "orphaned_handoffs": c.cell(Cell::OrphanedHandoffs),
+        "fenced_late": c.cell(Cell::FencedLate),
+        "streams_active": c.cell(Cell::StreamsActive),
+        "ttft_s": seconds(p.times.of(Series::Ttft)),
+        "tpot_s": seconds(p.times.of(Series::Tpot)),
+        "queue_wait_s": seconds(p.times.of(Series::QueueWait)),
+        "request_duration_s": seconds(p.times.of(Series::Duration)),
+        "loop_delay_s": seconds(p.times.of(Series::LoopDelay)),
+        "overhead_s": overhead,
+    })
+}
+
+fn seconds(d: &Distribution) -> Value {
+    json!({
+        "count": d.count(),
+        "sum": d.sum_seconds(),
+        "p50": d.quantile(0.5),
+        "p90": d.quantile(0.9),
+        "p99": d.quantile(0.99),
+    })
+}
+
+/// Every reason there is, zeros included, so that a reader need not know which to expect.
+fn reasons(c: &Counts) -> Value {
+    let mut out = Map::new();
+    for end in End::ALL {
+        let Some(reason) = end.reason() else { continue };
+        let group = out.entry(end.name()).or_insert_with(|| json!({}));
+        group[reason] = json!(c.end(end));
+    }
+    Value::Object(out)
+}
+
+fn pools(c: &Counts) -> Value {
+    json!({
+        "legs_open": c.cell(Cell::LegsOpen),
+        "idle": c.cell(Cell::PoolIdle),
+        "hits": c.cell(Cell::PoolHits),
+        "misses": c.cell(Cell::PoolMisses),
+    })
+}
+
+fn resident(p: &Picture<'_>) -> Value {
+    let line = |e: &super::picture::EngineView<'_>| {
+        let l = e.line;
+        json!({
+            "prefill": l.prefill_requests,
+            "decode": l.decode_requests,
+            "outstanding_tokens": l.outstanding_tokens,
+        })
+    };
+    Value::Object(
+        p.engines
+            .iter()
+            .map(|e| (e.iid.to_owned(), line(e)))
+            .collect(),
+    )
+}
+
+fn health(p: &Picture<'_>) -> Value {
+    let view = p.health();
+    let engines: Vec<Value> = p
+        .engines
+        .iter()
+        .map(|e| {
+            json!({
+                "iid": e.iid,
+                "role": e.role.name(),
+                "pin": e.pinned,
+                "live": e.line.live,
+                "ejected": e.line.ejected,
+            })
+        })
+        .collect();
+    json!({
+        "status": view.status(),
+        "ready": view.reason().is_none(),
+        "control_ready": p.standing.control_ready(),
+        "instances": view.fleet.instances,
+        "available_instances": view.available(),
+        "version": p.version,
+        "uptime_s": p.uptime.as_secs_f64(),
+        "engines": engines,
+    })
+}
+
+fn shard(number: usize, s: &ShardView<'_>) -> Value {
+    let c = &s.counts;
+    json!({
+        "shard": number,
+        "core": s.core,
+        "node": s.node,
+        "driver": s.driver,
+        "connections": {
+            "open": c.cell(Cell::ConnectionsOpen),
+            "accepted": c.cell(Cell::ConnectionsAccepted),
+            "moved": c.cell(Cell::ConnectionsMoved),
+        },
+        "offered": c.offered(),
+        "ended": c.ended(),
+        "inflight": c.inflight(),
+        "retained": c.cell(Cell::Retained),
+        "seats": c.cell(Cell::SeatsHeld),
+        "queued": c.cell(Cell::Queued),
+        "streams_active": c.cell(Cell::StreamsActive),
+        "decode_tokens_observed": c.cell(Cell::DecodeTokensObserved),
+        "events_relayed": c.cell(Cell::EventsRelayed),
+        "bytes_relayed": c.cell(Cell::BytesRelayed),
+        "engine_reads": c.cell(Cell::EngineReads),
+        "client_writes": c.cell(Cell::ClientWrites),
+        "mail_dropped": c.cell(Cell::MailDropped),
+        "pools": pools(c),
+        "loop_delay_s": seconds(s.times.of(Series::LoopDelay)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::metrics::picture::sample;
+
+    // proves R-OBS-2, R-TOK-2
+    #[test]
+    fn members_are_those_of_the_contract() {
+        let state = render(&sample());
+        let got: BTreeSet<&str> = state
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let want = "schema schema_version offered unsized_offered served slo_met failed expired cancelled \
+            invalid_requests token_accounting admission serving outcome_reasons pools resident ejected probation \
+            health ha lifecycle shards";
+        assert_eq!(got, want.split_whitespace().collect());
+        assert_eq!(
+            (&state["schema"], &state["token_accounting"]),
+            (&json!("narwhal.state"), &json!("token_ids"))
+        );
+        for (group, members) in [
+            ("admission", "inflight limit queued rejected refused mode"),
+            (
+                "serving",
+                "prefill_attempts decode_attempts retry_attempts decode_tokens_observed",
+            ),
+        ] {
+            for member in members.split_whitespace() {
+                assert!(!state[group][member].is_null(), "{group}.{member}");
+            }
+        }
+    }
+
+    // proves R-ADM-10, R-OBS-2
+    #[test]
+    fn the_account_adds_up() {
+        let picture = sample();
+        let state = render(&picture);
+        let n = |v: &Value| v.as_u64().unwrap();
+        let ends = [
+            "served",
+            "failed",
+            "expired",
+            "cancelled",
+            "invalid_requests",
+        ];
+        let ended: u64 = ends.iter().map(|k| n(&state[k])).sum::<u64>()
+            + n(&state["admission"]["rejected"])
+            + n(&state["admission"]["refused"]);
+        let shards = state["shards"].as_array().unwrap();
+        let inflight: u64 = shards.iter().map(|s| n(&s["inflight"])).sum();
+        assert_eq!(n(&state["offered"]), ended + inflight);
+        assert_eq!(inflight, n(&state["serving"]["inflight"]));
+        let groups = state["outcome_reasons"].as_object().unwrap();
+        for (group, reasons) in groups {
+            let total: u64 = reasons.as_object().unwrap().values().map(n).sum();
+            let said = match group.as_str() {
+                "rejected" | "refused" => n(&state["admission"][group]),
+                _ => n(&state[group]),
+            };
+            assert_eq!(total, said, "{group}");
+        }
+        assert_eq!(groups.len(), Outcome::COUNT - 1);
+    }
+
+    // proves R-OBS-2
+    #[test]
+    fn engines_and_shards_are_in_it() {
+        let state = render(&sample());
+        assert_eq!(state["ejected"], json!(["e\"1\\\n"]));
+        assert_eq!(
+            state["resident"]["e0"],
+            json!({"prefill": 2, "decode": 0, "outstanding_tokens": 100})
+        );
+        assert_eq!(state["health"]["available_instances"], 1);
+        let shard = &state["shards"][1];
+        assert_eq!(
+            (&shard["shard"], &shard["core"], &shard["driver"]),
+            (&json!(1), &json!(3), &json!("epoll"))
+        );
+        assert_eq!(
+            shard["connections"]["open"],
+            state["shards"][0]["connections"]["open"].as_u64().unwrap() * 2
+        );
+        assert_eq!(
+            state["serving"]["overhead_s"].as_object().unwrap().len(),
+            Series::STAGES.len()
+        );
+        assert_eq!(state["serving"]["ttft_s"]["count"], 2);
+    }
+}
