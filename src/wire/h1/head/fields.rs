@@ -1,7 +1,7 @@
 //! What the fields of one head say about framing and the connection, and the grammar of the few values that decide it.
 //!
-//! Owns the rules on Content-Length, Transfer-Encoding, Connection and Expect, and on how often Host may come. Sees fields whose lines are known to be
-//! well formed. Invariant: at most one of `length` and `chunked`.
+//! Owns the rules on Content-Length, Transfer-Encoding, Connection and Expect, and on how often Host may come. Sees fields
+//! whose lines are known to be well formed. Invariant: at most one of `length` and `chunked`.
 
 use httparse::Header;
 use memchr::memchr;

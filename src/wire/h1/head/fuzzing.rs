@@ -46,12 +46,10 @@ pub fn fuzz(data: &[u8]) {
     }
 }
 
+type Parse<T> = fn(&[u8], &mut usize, &HeadLimits) -> Result<Option<T>, HeadFault>;
+
 /// The first answer that is not "more", with one byte more each time.
-fn grown<T>(
-    bytes: &[u8],
-    limits: &HeadLimits,
-    parse: fn(&[u8], &mut usize, &HeadLimits) -> Result<Option<T>, HeadFault>,
-) -> Result<Option<T>, HeadFault> {
+fn grown<T>(bytes: &[u8], limits: &HeadLimits, parse: Parse<T>) -> Result<Option<T>, HeadFault> {
     let mut scanned = 0;
     for end in 0..=bytes.len() {
         match parse(&bytes[..end], &mut scanned, limits) {
@@ -92,7 +90,7 @@ fn plain(head: &[u8], limits: &HeadLimits) -> Plain {
     for line in &lines[1..] {
         let (name, value) = line.split_once(':').expect("an accepted line has a colon");
         assert!(!name.is_empty() && name.bytes().all(is_token), "{name:?}");
-        assert_eq!(field(head, name).is_some(), true, "{name:?}");
+        assert!(field(head, name).is_some(), "{name:?}");
         match name {
             "host" => plain.hosts += 1,
             "content-length" => {
