@@ -12,6 +12,12 @@ use std::ops::Range;
 use super::head::{RequestBody, ResponseBody, is_field_byte, is_token};
 use crate::base::limits;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
+#[cfg(test)]
+mod tests;
+
 /// Decodes one body. After the end, or after a fault, it stays there.
 #[derive(Debug)]
 pub struct BodyDecoder {
