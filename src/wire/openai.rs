@@ -219,13 +219,44 @@ pub const MEMBERS: &[&str] = &[
 pub mod fuzzing {
     //! Bodies for fuzz targets.
 
+    use super::{Route, Rules, check};
+    use crate::base::limits;
+    use crate::wire::dialect::Dialect;
+    use crate::wire::splice::fuzzing::members;
+
+    /// No body panics; what passes as JSON is JSON to serde_json too, and what fails as JSON fails there too, but for what serde_json
+    /// lets pass: lone surrogates, and our two limits.
+    pub fn check_body(data: &[u8]) {
+        for route in [Route::Completions, Route::Chat] {
+            for dialect in [Dialect::Vllm, Dialect::Sglang, Dialect::Openai] {
+                let rules = Rules {
+                    dialect,
+                    model: "m",
+                    aliases: &[],
+                };
+                let bad_json = check(route, data, &rules).is_err_and(|r| r.reason == "bad_json");
+                let theirs = members(data).filter(|_| std::str::from_utf8(data).is_ok());
+                match theirs {
+                    None => assert!(bad_json),
+                    Some(members) => assert!(!bad_json || is_beyond(data, members.len())),
+                }
+            }
+        }
+    }
+
+    fn is_beyond(data: &[u8], members: usize) -> bool {
+        let opens = data.iter().filter(|b| **b == b'{' || **b == b'[').count();
+        let escapes = data.windows(2).any(|w| w == b"\\u");
+        escapes || opens > limits::JSON_DEPTH_MAX || members > limits::KNOWN_MEMBERS_MAX
+    }
+
     /// Whatever comes in, nothing panics, and what a message says is bounded and clean once written.
     pub fn engine_message(data: &[u8]) {
         let _ = super::engine_error(data);
         let Some(message) = super::engine_message(data) else {
             return;
         };
-        assert!(message.len() <= crate::base::limits::ENGINE_MESSAGE_BYTES_MAX);
+        assert!(message.len() <= limits::ENGINE_MESSAGE_BYTES_MAX);
         let mut out = Vec::new();
         super::write_error(&mut out, &message, "t", None, None);
         assert!(!out.iter().any(u8::is_ascii_control));
