@@ -1,7 +1,7 @@
 //! Legs as vLLM speaks them (0.32, NIXL): the prefill leg asks for one token and a handoff, the decode leg carries the handoff.
 //!
-//! Bodies are the client's bytes with members edited, never serialised again; both are pure functions of the body and the spans that
-//! [`check`](crate::wire::openai::check) kept. Why each member is edited:
+//! Bodies are the client's bytes with members edited, never serialised again: pure functions of the body and the spans
+//! that [`check`](crate::wire::openai::check) kept. Why each member is edited:
 //!
 //! - `stream_options` without `stream` is a 400, and `max_completion_tokens` wins over `max_tokens`: both leave the prefill leg.
 //! - `min_tokens` above 1 is refused beside `max_tokens: 1`; `n` above 1 would leave the other children's blocks to the lease.
