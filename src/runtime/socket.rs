@@ -47,14 +47,40 @@ impl Hangup {
 
 /// Binds and listens; `SO_REUSEADDR` is set, so that a restart need not wait for old connections.
 pub fn bind(addr: SocketAddr, reuse_port: bool, backlog: u32) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    if reuse_port {
-        socket.set_reuse_port(true)?;
-    }
-    socket.bind(&addr.into())?;
+    let socket = if reuse_port {
+        bind_shared(addr)?
+    } else {
+        bind_alone(addr)?
+    };
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket.into())
+}
+
+/// Binds an address that nobody holds, then lets [`bind_shared`] of this user join. Linux looks at the option of both
+/// sockets when the second binds, so there is no moment without a holder.
+pub(super) fn bind_exclusively(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = bind_alone(addr)?;
+    socket.set_reuse_port(true)?;
+    Ok(socket)
+}
+
+pub(super) fn bind_shared(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = tcp(addr)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&addr.into())?;
+    Ok(socket)
+}
+
+fn bind_alone(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = tcp(addr)?;
+    socket.bind(&addr.into())?;
+    Ok(socket)
+}
+
+fn tcp(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    Ok(socket)
 }
 
 /// No byte, no end and no error wait on the socket. `fd` must be open.
