@@ -1,6 +1,30 @@
-//! Ids as types, so that a shard, an engine and a slot never trade places.
+//! Ids as types, so that a shard, an engine and a slot never trade places; and what engines are.
 
 use std::fmt;
+
+use super::words::words;
+
+words! {
+    /// Which leg an engine serves.
+    Role {
+        Prefill = "prefill",
+        Decode = "decode",
+        /// One decode-shaped leg, without a prefill leg and a handoff.
+        Both = "both",
+    }
+}
+
+words! {
+    /// Engine families. The fleet file names one for all its engines.
+    Dialect {
+        /// Legs in sequence: the prefill answer carries the handoff.
+        Vllm = "vllm",
+        /// Both legs at once, joined by a bootstrap room.
+        Sglang = "sglang",
+        /// Any server of the OpenAI API: one leg, no token ids.
+        Openai = "openai",
+    }
+}
 
 /// Number of a shard, 0 up to the shard count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

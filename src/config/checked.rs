@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::url::Url;
-use super::words::{
+pub use super::words::{
     Admission, Connector, CpuList, Dialect, Driver, Lease, Numa, Placement, RestartPolicy, Role,
     Secret,
 };

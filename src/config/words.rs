@@ -8,50 +8,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::url::{Url, bracketed, host_and_port};
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant,)* }
-
-        impl $name {
-            /// Every word, in the order of the key table.
-            pub const WORDS: &'static [&'static str] = &[$($word,)*];
-
-            pub const fn name(self) -> &'static str {
-                match self { $($name::$variant => $word,)* }
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(word: &str) -> Result<Self, String> {
-                match word {
-                    $($word => Ok($name::$variant),)*
-                    _ => Err(format!("one of {}", $name::WORDS.join(", "))),
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
-}
-
-words! {
-    /// Which leg an engine serves.
-    Role {
-        Prefill = "prefill",
-        Decode = "decode",
-        /// One decode-shaped leg, without a prefill leg and a handoff.
-        Both = "both",
-    }
-}
+pub use crate::base::units::{Dialect, Role};
+use crate::base::words::words;
 
 words! {
     Admission {
@@ -65,15 +23,6 @@ words! {
         Price = "price",
         Least = "least",
         RoundRobin = "round_robin",
-    }
-}
-
-words! {
-    /// What the engines speak.
-    Dialect {
-        Vllm = "vllm",
-        Sglang = "sglang",
-        Openai = "openai",
     }
 }
 

@@ -4,15 +4,7 @@
 //! the live engines of that role; when none of them is pinned and live, every unpinned engine too, for both roles.
 //! A `both` engine runs one decode-shaped leg that contains the prefill, and takes part in no two-leg attempt.
 
-use crate::base::units::EngineId;
-
-/// What an engine is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Prefill,
-    Decode,
-    Both,
-}
+use crate::base::units::{EngineId, Role};
 
 /// One engine as placement sees it.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +44,8 @@ pub enum Rank {
 
 /// Places one attempt, or says that no engine is eligible.
 pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement> {
-    let two = prefill(fleet, avoid, rank)
-        .and_then(|p| decode(fleet, avoid, rank, p).map(|d| (p, d)));
+    let two =
+        prefill(fleet, avoid, rank).and_then(|p| decode(fleet, avoid, rank, p).map(|d| (p, d)));
     let one = fleet
         .iter()
         .filter(|c| c.role == Role::Both && c.available && !avoid.has_failed(c.id))
@@ -65,7 +57,10 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
             Some(one) if rank.order(fleet.len(), one, d).is_lt() => {
                 Some(Placement::OneLeg { engine: one.id })
             }
-            _ => Some(Placement::TwoLegs { prefill: p.id, decode: d.id }),
+            _ => Some(Placement::TwoLegs {
+                prefill: p.id,
+                decode: d.id,
+            }),
         },
     }
 }
@@ -92,7 +87,9 @@ pub fn least_busy(fleet: &[Candidate], usable: impl Fn(EngineId) -> bool) -> Opt
 
 /// Whether some available engine can serve `role` (`Both` engines serve either).
 pub fn role_is_served(fleet: &[Candidate], role: Role) -> bool {
-    fleet.iter().any(|c| c.available && (c.role == Role::Both || serves(fleet, c, role)))
+    fleet
+        .iter()
+        .any(|c| c.available && (c.role == Role::Both || serves(fleet, c, role)))
 }
 
 impl Avoid {
@@ -130,7 +127,9 @@ fn prefill<'a, 'f>(
         .filter(|c| c.available && serves(fleet, c, Role::Prefill) && !avoid.has_failed(c.id))
         .min_by(|a, b| {
             let reluctant = |c: &Candidate| avoid.producers.contains(&c.id);
-            reluctant(a).cmp(&reluctant(b)).then(rank.order(fleet.len(), a, b))
+            reluctant(a)
+                .cmp(&reluctant(b))
+                .then(rank.order(fleet.len(), a, b))
         })
 }
 
@@ -154,16 +153,16 @@ fn serves(fleet: &[Candidate], c: &Candidate, role: Role) -> bool {
     if c.role == Role::Both {
         return false;
     }
-    c.role == role
-        || !c.pin && !fleet.iter().any(|o| o.role == role && o.pin && o.available)
+    c.role == role || !c.pin && !fleet.iter().any(|o| o.role == role && o.pin && o.available)
 }
 
 impl Rank {
     fn order(self, engines: usize, a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
         match self {
-            Rank::LeastTokens => {
-                a.outstanding_tokens.cmp(&b.outstanding_tokens).then_with(|| a.iid.cmp(b.iid))
-            }
+            Rank::LeastTokens => a
+                .outstanding_tokens
+                .cmp(&b.outstanding_tokens)
+                .then_with(|| a.iid.cmp(b.iid)),
             Rank::RoundRobin(turn) => {
                 let n = engines.max(1) as u64;
                 let place = |c: &Candidate| (c.id.0 as u64 + n - turn % n) % n;
@@ -201,11 +200,16 @@ mod tests {
     }
 
     fn two(p: u16, d: u16) -> Option<Placement> {
-        Some(Placement::TwoLegs { prefill: EngineId(p), decode: EngineId(d) })
+        Some(Placement::TwoLegs {
+            prefill: EngineId(p),
+            decode: EngineId(d),
+        })
     }
 
     fn one(e: u16) -> Option<Placement> {
-        Some(Placement::OneLeg { engine: EngineId(e) })
+        Some(Placement::OneLeg {
+            engine: EngineId(e),
+        })
     }
 
     // proves R-LEG-4, R-ADM-7
@@ -245,7 +249,11 @@ mod tests {
         avoid.produced(EngineId(0));
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(1, 3));
         avoid.failed(EngineId(1));
-        assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(0, 3), "the producer when it is alone");
+        assert_eq!(
+            place(&f, &avoid, Rank::LeastTokens),
+            two(0, 3),
+            "the producer when it is alone"
+        );
         avoid.failed(EngineId(3));
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), None);
         avoid.clear();
@@ -266,7 +274,10 @@ mod tests {
     fn decode_is_placed_again_for_a_handoff() {
         let f = fleet("P0 D0! D1");
         let avoid = Avoid::default();
-        assert_eq!(place_decode(&f, &avoid, Rank::LeastTokens, EngineId(0)), Some(EngineId(2)));
+        assert_eq!(
+            place_decode(&f, &avoid, Rank::LeastTokens, EngineId(0)),
+            Some(EngineId(2))
+        );
     }
 
     // proves R-CTL-1

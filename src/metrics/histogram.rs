@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::outcome::words;
+use crate::base::words::words;
 
 words! {
     /// What is timed.

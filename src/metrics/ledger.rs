@@ -16,7 +16,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
-use super::outcome::{End, Outcome, words};
+use super::outcome::{End, Outcome};
+use crate::base::words::words;
 
 words! {
     /// The cells beside `offered`, the ends and `inflight`, which only [`Tx::offer`] and [`Tx::end`] move.

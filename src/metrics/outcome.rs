@@ -3,31 +3,7 @@
 //!
 //! Invariant: `End::ALL[e.index()] == e` for every end, and no two ends share an index.
 
-/// Declares an enum whose variants each have a word, with `ALL` in order, `name()` and a dense `index()`.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// The word in labels, JSON and logs.
-            pub const fn name(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-
-            /// Dense, in declaration order.
-            pub const fn index(self) -> usize {
-                self as usize
-            }
-        }
-    };
-}
-
-pub(crate) use words;
+use crate::base::words::words;
 
 words! {
     /// The stages of the request path, in reading order.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::histogram::Times;
 use super::ledger::Counts;
-use super::outcome::words;
 use super::standing::{EngineLine, Fleet, HealthView, Role, Standing};
+use crate::base::words::words;
 
 words! {
     /// Whether output lengths come from token ids of the engines.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering::*};
 
 use serde_json::{Value, json};
 
-use super::outcome::words;
+pub use crate::base::units::Role;
+use crate::base::words::words;
 
 words! {
     /// What the router as a whole is doing. Engines are another matter (see [`Fleet`]).
@@ -65,24 +66,6 @@ impl Gate {
         let draining = Standing::Draining.index() as u8;
         let keep = |now| (now != draining).then_some(code);
         self.0.fetch_update(AcqRel, Acquire, keep).is_ok()
-    }
-}
-
-/// What engines are asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Prefill,
-    Decode,
-    Both,
-}
-
-impl Role {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Prefill => "prefill",
-            Role::Decode => "decode",
-            Role::Both => "both",
-        }
     }
 }
 

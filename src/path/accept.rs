@@ -26,7 +26,9 @@ pub enum Front {
     /// The exchange runs, or the control thread was asked.
     Running,
     /// An early answer is out; the rest of the body is dropped.
-    Discard { left: usize },
+    Discard {
+        left: usize,
+    },
     /// Closing: everything that still comes is dropped.
     Linger,
     Closed,
@@ -55,7 +57,10 @@ pub struct Connection {
 impl Connection {
     pub fn new(shard: &mut Shard, now: Instant, token: u64, loopback: bool) -> Self {
         let mut io = Io::default();
-        io.timers.set(Timer::Client, now + shard.snapshot.fleet.runtime.header_timeout);
+        io.timers.set(
+            Timer::Client,
+            now + shard.snapshot.fleet.runtime.header_timeout,
+        );
         Connection {
             front: Front::Head,
             io,
@@ -141,8 +146,14 @@ impl Connection {
                 Timer::Leg0 => self.leg_late(shard, now, 0),
                 Timer::Leg1 => self.leg_late(shard, now, 1),
                 Timer::Wait => {
-                    let Some(exchange) = self.exchange.as_mut() else { continue };
-                    exchange.place(&mut Cx { shard, io: &mut self.io, now });
+                    let Some(exchange) = self.exchange.as_mut() else {
+                        continue;
+                    };
+                    exchange.place(&mut Cx {
+                        shard,
+                        io: &mut self.io,
+                        now,
+                    });
                     self.after(shard, now);
                 }
                 Timer::Stall => self.cut(shard, now),
@@ -234,7 +245,11 @@ impl Connection {
 
     /// To be called after every stage: ends what is over.
     pub(super) fn after(&mut self, shard: &mut Shard, now: Instant) {
-        if self.exchange.as_ref().is_some_and(|exchange| exchange.is_over()) {
+        if self
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.is_over())
+        {
             self.close_exchange(shard, now);
             self.advance(shard, now);
         }
@@ -246,8 +261,11 @@ impl Connection {
         self.body = None;
         self.scanned = 0;
         let runtime = &shard.snapshot.fleet.runtime;
-        let wait =
-            if self.inbuf.is_empty() { runtime.keepalive_idle } else { runtime.header_timeout };
+        let wait = if self.inbuf.is_empty() {
+            runtime.keepalive_idle
+        } else {
+            runtime.header_timeout
+        };
         self.io.timers.set(Timer::Client, now + wait);
     }
 }

@@ -9,6 +9,7 @@ use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use super::timers::Timer;
 use crate::base::time::Instant;
+use crate::metrics::histogram::Series;
 use crate::metrics::outcome::End;
 
 /// When things happened, and what was counted already.
@@ -78,7 +79,9 @@ impl Exchange {
             shared.retained.release(permit);
         }
         if end == End::Served {
-            shared.retries.earn(cx.shard.snapshot.fleet.serving.retry_replenish);
+            shared
+                .retries
+                .earn(cx.shard.snapshot.fleet.serving.retry_replenish);
         }
         for timer in [Timer::Deadline, Timer::Wait, Timer::Leg0, Timer::Leg1] {
             cx.io.timers.clear(timer);
@@ -102,21 +105,26 @@ impl Exchange {
 
     /// Records latencies; says whether both service levels were met.
     fn record(&self, cx: &mut Cx, end: End) -> bool {
-        let recorder = cx.shard.ledger.recorder();
+        let times = &cx.shard.times;
         if end != End::Served {
             return false;
         }
-        let Some(first) = self.marks.first_token else { return false };
+        let Some(first) = self.marks.first_token else {
+            return false;
+        };
         let slo = &cx.shard.snapshot.fleet.slo;
         let ttft = first.since(self.arrived);
-        recorder.ttft(ttft);
-        recorder.duration(cx.now.since(self.arrived));
-        recorder.queue_wait(self.marks.admitted.since(self.marks.sized));
+        times.record(Series::Ttft, ttft);
+        times.record(Series::Duration, cx.now.since(self.arrived));
+        times.record(
+            Series::QueueWait,
+            self.marks.admitted.since(self.marks.sized),
+        );
         let later = self.relay.tokens.saturating_sub(self.relay.first_tokens);
         let mut met = ttft <= slo.ttft;
         if later > 0 {
             let tpot = self.relay.last_token.since(first).div_f64(later as f64);
-            recorder.tpot(tpot);
+            times.record(Series::Tpot, tpot);
             met &= tpot <= slo.tpot;
         }
         met

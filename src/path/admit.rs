@@ -4,18 +4,24 @@
 //! arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat. Order is the contract's: an
 //! overloaded or held router answers before it looks at the body.
 
+use super::Stage;
 use super::answer::Refusal;
 use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
-use super::Stage;
 use crate::base::units::{EngineId, Leg};
+use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, RejectReason};
-use crate::shard::Held;
+use crate::metrics::standing::Standing;
+use crate::shard::Note;
 use crate::wire::dialect::vllm;
 use crate::wire::openai::Prompt;
 
-const OVERLOADED: Refusal =
-    Refusal::new(429, "server_overloaded_error", "The router is at its capacity").retry_after(1);
+const OVERLOADED: Refusal = Refusal::new(
+    429,
+    "server_overloaded_error",
+    "The router is at its capacity",
+)
+.retry_after(1);
 
 impl Exchange {
     /// The gates that need no body. True when the request may go on.
@@ -25,24 +31,27 @@ impl Exchange {
             self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Retained));
             return false;
         }
-        if cx.shard.shared.held() != Held::No {
-            self.refuse_held(cx);
+        if let Some(standing) = cx.shard.shared.held() {
+            self.refuse_held(cx, standing);
             return false;
         }
         if !cx.shard.any_available() {
-            let refusal =
-                Refusal::new(503, "backend_unavailable", "No inference engine is available")
-                    .code("backend_unavailable")
-                    .retry_after(1);
+            let refusal = Refusal::new(
+                503,
+                "backend_unavailable",
+                "No inference engine is available",
+            )
+            .code("backend_unavailable")
+            .retry_after(1);
             self.refuse(cx, refusal, End::Rejected(RejectReason::NotReady));
             return false;
         }
         true
     }
 
-    fn refuse_held(&mut self, cx: &mut Cx) {
-        let reason = match cx.shard.shared.held() {
-            Held::Draining => RejectReason::Draining,
+    fn refuse_held(&mut self, cx: &mut Cx, standing: Standing) {
+        let reason = match standing {
+            Standing::Draining => RejectReason::Draining,
             _ => RejectReason::Standby,
         };
         let refusal = Refusal::new(503, "standby", "This router is not serving")
@@ -81,7 +90,7 @@ impl Exchange {
         let mut body = cx.shard.take_buffer();
         let model = &cx.shard.snapshot.fleet.model;
         vllm::tokenize_body(&mut body, &self.body, self.request(), self.route, model);
-        cx.shard.count_tokenize_attempt();
+        cx.shard.count(Cell::TokenizeAttempts);
         let bound = cx.now + cx.shard.snapshot.fleet.engine.tokenize_timeout;
         self.collected.clear();
         self.open_leg(cx, Leg::Tokenize, engine, &body, fresh, bound);
@@ -100,7 +109,7 @@ impl Exchange {
             },
             404 | 405 | 501 => {
                 if cx.shard.shared.board.line(engine).mark_tokenize_missing() {
-                    cx.shard.note_tokenize_missing(engine);
+                    cx.shard.note(Note::TokenizeMissing(engine));
                 }
                 self.estimate(cx);
             }
@@ -125,7 +134,7 @@ impl Exchange {
         if elsewhere {
             cx.shard.counter_failed(cx.now, engine);
             let tries = self.counters_asked.len();
-            let max = usize::from(cx.shard.snapshot.fleet.serving.max_attempts);
+            let max = cx.shard.snapshot.fleet.serving.max_attempts as usize;
             if tries < max && cx.shard.counter(cx.now, &self.counters_asked).is_some() {
                 return self.ask_count(cx, false);
             }
@@ -134,9 +143,8 @@ impl Exchange {
     }
 
     fn estimate(&mut self, cx: &mut Cx) {
-        let Prompt::Text { chars } = self.request().prompt else { return };
         let per_token = cx.shard.snapshot.fleet.engine.chars_per_token;
-        let tokens = (chars as f64 / per_token).ceil().max(1.0) as u64;
+        let tokens = self.request().estimate(per_token);
         self.sized(cx, tokens, true);
     }
 
@@ -146,8 +154,8 @@ impl Exchange {
         self.estimated = estimated;
         self.marks.sized = cx.now;
         // The router may have been held while the count was awaited.
-        if cx.shard.shared.held() != Held::No {
-            return self.refuse_held(cx);
+        if let Some(standing) = cx.shard.shared.held() {
+            return self.refuse_held(cx, standing);
         }
         self.seat = cx.shard.shared.seats.acquire();
         if self.seat.is_none() {

@@ -4,6 +4,7 @@
 
 use super::exchange::{Cx, Exchange, Io};
 use crate::metrics::outcome::End;
+use crate::metrics::standing::Answer;
 use crate::shard::Shard;
 use crate::wire::h1::encode::{self, Framing};
 use crate::wire::openai;
@@ -24,7 +25,14 @@ const JSON: (&str, &[u8]) = ("content-type", b"application/json");
 
 impl<'a> Refusal<'a> {
     pub const fn new(status: u16, kind: &'a str, message: &'a str) -> Self {
-        Refusal { status, message, kind, param: None, code: None, retry_after: None }
+        Refusal {
+            status,
+            message,
+            kind,
+            param: None,
+            code: None,
+            retry_after: None,
+        }
     }
 
     pub const fn code(mut self, code: &'a str) -> Self {
@@ -65,13 +73,21 @@ pub fn write_stream_head(io: &mut Io, id: &[u8; 36], date: &[u8; 29]) {
         ("x-accel-buffering", b"no"),
         ("x-request-id", id),
     ];
-    let framing = if io.http10 { Framing::None } else { Framing::Chunked };
+    let framing = if io.http10 {
+        Framing::None
+    } else {
+        Framing::Chunked
+    };
     encode::response_head(io.out.plain(), 200, &fields, framing, io.close, Some(date));
 }
 
 /// The buffer that a stream's payload goes into.
 pub fn stream_body(io: &mut Io) -> &mut Vec<u8> {
-    if io.http10 { io.out.plain() } else { io.out.chunked() }
+    if io.http10 {
+        io.out.plain()
+    } else {
+        io.out.chunked()
+    }
 }
 
 /// Ends a stream's body.
@@ -84,9 +100,11 @@ pub fn end_stream(io: &mut Io) {
 /// Ends a stream whose head is out and that cannot be finished.
 pub fn end_stream_with(io: &mut Io, message: &str, code: &str) {
     let out = stream_body(io);
-    out.extend_from_slice(b"data: ");
-    openai::write_stream_error(out, message, "decode", code);
-    out.extend_from_slice(b"\n\n");
+    out.extend_from_slice(b"data: {\"error\":{\"message\":");
+    openai::write_string(out, message);
+    out.extend_from_slice(b",\"type\":\"decode\",\"code\":");
+    openai::write_string(out, code);
+    out.extend_from_slice(b"}}\n\n");
     end_stream(io);
 }
 
@@ -98,7 +116,14 @@ pub fn write_refusal(
     allow: Option<&str>,
 ) {
     let mut body = Vec::with_capacity(256);
-    let Refusal { status, message, kind, param, code, retry_after } = *refusal;
+    let Refusal {
+        status,
+        message,
+        kind,
+        param,
+        code,
+        retry_after,
+    } = *refusal;
     openai::write_error(&mut body, message, kind, param, code);
     let mut fields: [(&str, &[u8]); 4] = [JSON; 4];
     let mut n = 1;
@@ -118,9 +143,35 @@ pub fn write_refusal(
     write_answer(io, shard, status, &fields[..n], &body);
 }
 
+/// An answer of the routes beside the completions.
+pub fn write_small(io: &mut Io, shard: &Shard, answer: &Answer) {
+    let mut fields: [(&str, &[u8]); 3] = [("content-type", answer.content_type.as_bytes()); 3];
+    let mut n = 1;
+    let mut seconds = [0u8; 10];
+    if let Some(allow) = answer.allow {
+        fields[n] = ("allow", allow.as_bytes());
+        n += 1;
+    }
+    if let Some(retry_after) = answer.retry_after {
+        fields[n] = ("retry-after", decimal(&mut seconds, retry_after));
+        n += 1;
+    }
+    write_answer(io, shard, answer.status, &fields[..n], &answer.body);
+}
+
 /// A whole answer with its length; without its body when the request was HEAD.
-pub fn write_answer(io: &mut Io, shard: &Shard, status: u16, fields: &[(&str, &[u8])], body: &[u8]) {
-    let framing = if status == 204 { Framing::None } else { Framing::Length(body.len() as u64) };
+pub fn write_answer(
+    io: &mut Io,
+    shard: &Shard,
+    status: u16,
+    fields: &[(&str, &[u8])],
+    body: &[u8],
+) {
+    let framing = if status == 204 {
+        Framing::None
+    } else {
+        Framing::Length(body.len() as u64)
+    };
     let (close, head_only) = (io.close, io.head_only);
     let out = io.out.plain();
     encode::response_head(out, status, fields, framing, close, Some(&shard.date));

@@ -35,7 +35,7 @@ use crate::wire::json::{self, Cursor, JsonFault};
 use buffers::{Budget, List};
 use choice::Choice;
 use meta::Meta;
-use stage::{Choices, Staging};
+use stage::{Choices, Staged, StagedChoice, Staging};
 
 /// Which route the client called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Assembly {
     /// Top-level `token_ids`, concatenated like those of the choice.
     token_ids: List,
     prompt_details: PromptDetails,
-    /// A copy of an event that was not UTF-8, with the bad parts replaced.
+    /// A copy of an event that was not UTF-8, with the bad parts replaced; up to three times its size.
     mended: Vec<u8>,
     fault: Option<Fault>,
 }
@@ -178,11 +178,12 @@ impl Assembly {
         }
         let mut walk = c.object()?;
         let mut choices = Choices::default();
-        let mut token_ids = stage::Staged::default();
+        let mut choice = StagedChoice::default();
+        let mut token_ids = Staged::default();
         self.meta.begin();
         while let Some(key) = c.key(&mut walk)? {
             if key.is("choices") {
-                choices = stage::choices(&mut c, &self.rules, &mut self.staging)?;
+                choices = stage::choices(&mut c, &self.rules, &mut self.staging, &mut choice)?;
             } else if key.is("object") {
                 c.skip()?;
             } else if key.is("token_ids") {
@@ -203,8 +204,8 @@ impl Assembly {
         match choices {
             Choices::None => Ok(()),
             Choices::Bad => Err(Fault::Invalid("choices")),
-            Choices::One(staged) => self.choice.commit(
-                &staged,
+            Choices::One => self.choice.commit(
+                &choice,
                 text,
                 &self.rules,
                 &mut self.staging,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::accept::{Connection, Front};
 use super::exchange::Cx;
-use super::leg::{LegCommand, State};
+use super::leg::State;
 use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
@@ -32,7 +32,9 @@ impl Connection {
         if self.body.as_ref().is_none_or(|body| body.ended()) {
             return self.await_head(shard, now);
         }
-        self.front = Front::Discard { left: shard.snapshot.fleet.serving.max_request_bytes };
+        self.front = Front::Discard {
+            left: shard.snapshot.fleet.serving.max_request_bytes,
+        };
         let until = now + Duration::from_secs(limits::DISCARD_KEEP_SECONDS);
         self.io.timers.set(Timer::Client, until);
     }
@@ -44,7 +46,8 @@ impl Connection {
                 State::Idle | State::Draining => {}
                 State::Body if self.legs[slot].status == 200 && !self.io.has_command(slot) => {
                     self.legs[slot].state = State::Draining;
-                    self.io.bound_leg(slot, now + Duration::from_millis(limits::DRAIN_MILLIS));
+                    self.io
+                        .bound_leg(slot, now + Duration::from_millis(limits::DRAIN_MILLIS));
                 }
                 _ => self.io.close_leg(slot),
             }
@@ -63,7 +66,11 @@ impl Connection {
     /// The client is gone, or not worth waiting for: nothing more is written or read.
     pub(super) fn cut(&mut self, shard: &mut Shard, now: Instant) {
         if let Some(mut exchange) = self.exchange.take().filter(|x| !x.is_over()) {
-            let cx = &mut Cx { shard, io: &mut self.io, now };
+            let cx = &mut Cx {
+                shard,
+                io: &mut self.io,
+                now,
+            };
             exchange.cancel(cx);
         }
         for slot in 0..self.legs.len() {
@@ -76,11 +83,5 @@ impl Connection {
         self.io.timers.clear(Timer::Stall);
         self.front = Front::Closed;
         self.client_ended = true;
-    }
-
-    /// Ends a leg's connection after its answer: back to the pool, or dropped.
-    pub(super) fn end_leg(&mut self, slot: usize, park: bool) {
-        self.io.timers.clear(Timer::leg(slot));
-        self.io.command(slot, if park { LegCommand::Park } else { LegCommand::Close });
     }
 }

@@ -10,11 +10,13 @@ use super::relay::Relay;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
+use crate::config::checked::Dialect;
 use crate::fleet::pick::Placement;
+use crate::metrics::ledger::Cell;
 use crate::path::assemble::{Assembly, Kind, Options};
-use crate::wire::dialect::{Dialect, vllm};
+use crate::wire::dialect::vllm;
 use crate::wire::event::{EventStream, Ids};
-use crate::wire::openai::Route;
+use crate::wire::openai::{self, Route};
 use std::time::Duration;
 
 /// The least first-token bound until a pair has done one handoff: the first one shakes hands, 0.4 to 5 s with NIXL 1.5.1.
@@ -28,20 +30,29 @@ impl Exchange {
             return self.fail(cx, engine, Cause::HandoffExpired);
         }
         if !fresh {
-            cx.shard.count_decode_attempt();
+            cx.shard.count(Cell::DecodeAttempts);
         }
         let serving = &cx.shard.snapshot.fleet.serving;
         let limit = serving.max_response_bytes;
         let dialect = cx.shard.snapshot.fleet.engine.dialect;
-        let ids = if dialect == Dialect::Openai { Ids::Absent } else { Ids::Expected };
+        let ids = if dialect == Dialect::Openai {
+            Ids::Absent
+        } else {
+            Ids::Expected
+        };
         self.events = Some(EventStream::new(ids, limit));
         self.relay = Relay::new(limit, self.request().return_token_ids);
         self.collected.clear();
         self.assembly = (!self.request().stream).then(|| {
             Assembly::new(Options {
-                kind: if self.route == Route::Chat { Kind::Chat } else { Kind::Text },
+                kind: if self.route == Route::Chat {
+                    Kind::Chat
+                } else {
+                    Kind::Text
+                },
                 keep_ids: self.request().return_token_ids,
                 extra_fields: &cx.shard.snapshot.fleet.engine.assembly_extra_fields,
+                dialect_fields: &[],
                 bytes_max: limit,
             })
         });
@@ -59,7 +70,11 @@ impl Exchange {
         self.marks.decoding = cx.now;
         self.open_leg(cx, Leg::Decode, engine, &body, fresh, bound);
         cx.shard.give_buffer(body);
-        self.stage = if self.request().stream { Stage::Relay } else { Stage::Assemble };
+        self.stage = if self.request().stream {
+            Stage::Relay
+        } else {
+            Stage::Assemble
+        };
     }
 
     /// The head of the decode leg's answer is in.
@@ -70,7 +85,7 @@ impl Exchange {
     /// The decode leg's answer has ended: by its framing, or because the engine closed.
     pub fn decode_ended(&mut self, cx: &mut Cx, engine: EngineId, status: u16, whole: bool) {
         if status != 200 {
-            self.refusal_message = vllm::message(&self.collected);
+            self.refusal_message = openai::engine_message(&self.collected);
             return self.fail(cx, engine, Cause::Status(status));
         }
         if !self.relay.plain && whole {
@@ -81,9 +96,9 @@ impl Exchange {
         }
         let cause = match self.relay.take_fault() {
             Some(cause) => cause,
-            None if self.relay.plain => match vllm::error_in(&self.collected) {
+            None if self.relay.plain => match openai::engine_error(&self.collected) {
                 Some(error) => {
-                    self.refusal_message = vllm::message(&self.collected);
+                    self.refusal_message = error.message;
                     Cause::Status(error.status)
                 }
                 None => Cause::Termination,
@@ -98,14 +113,10 @@ impl Exchange {
         matches!(self.placement, Some(Placement::OneLeg { .. }))
     }
 
-    /// See `kv_lease_s`: the bound leaves a sixth of the lease for the transfer itself.
     fn handoff_expired(&self, cx: &Cx) -> bool {
-        let lease = cx.shard.snapshot.fleet.engine.kv_lease;
         let two_legs = matches!(self.placement, Some(Placement::TwoLegs { .. }));
-        match lease {
-            Some(lease) if two_legs => cx.now.since(self.handoff.made) > lease - lease / 6,
-            _ => false,
-        }
+        let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
+        two_legs && bound.is_some_and(|bound| cx.now.since(self.handoff.made) > bound)
     }
 
     fn first_token_bound(&self, cx: &Cx, engine: EngineId) -> Instant {
@@ -136,6 +147,7 @@ impl Exchange {
     /// Bytes to keep of a refusal: enough for its message.
     pub fn collect_refusal(&mut self, piece: &[u8]) {
         let room = limits::ENGINE_REFUSAL_BYTES_MAX.saturating_sub(self.collected.len());
-        self.collected.extend_from_slice(&piece[..piece.len().min(room)]);
+        self.collected
+            .extend_from_slice(&piece[..piece.len().min(room)]);
     }
 }

@@ -51,8 +51,8 @@ pub struct Exchange {
     pub id: [u8; 36],
     pub arrived: Instant,
     pub deadline: Instant,
-    /// Client fields that may pass, as the lines a leg sends.
-    pub forward: Vec<u8>,
+    /// Client fields that may pass to engines.
+    pub forward: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
     pub request: Option<Request>,
 
@@ -67,7 +67,7 @@ pub struct Exchange {
     /// Engines asked for a count in this request.
     pub counters_asked: Vec<EngineId>,
 
-    pub attempt: u8,
+    pub attempt: u32,
     pub avoid: Avoid,
     pub placement: Option<Placement>,
     pub handoff: Handoff,
@@ -98,6 +98,11 @@ impl Io {
         self.commands.push_back((slot, command));
     }
 
+    /// Whether something was decided about `slot` that the runtime has not fetched yet.
+    pub fn has_command(&self, slot: usize) -> bool {
+        self.commands.iter().any(|(s, _)| *s == slot)
+    }
+
     pub fn next_command(&mut self) -> Option<(usize, LegCommand)> {
         self.commands.pop_front()
     }
@@ -105,6 +110,19 @@ impl Io {
     /// Bounds the leg in `slot` from now on.
     pub fn bound_leg(&mut self, slot: usize, at: Instant) {
         self.timers.set(Timer::leg(slot), at);
+    }
+
+    /// Ends a leg's connection after its answer: back to the pool, or dropped.
+    pub fn end_leg(&mut self, slot: usize, park: bool) {
+        self.timers.clear(Timer::leg(slot));
+        self.command(
+            slot,
+            if park {
+                LegCommand::Park
+            } else {
+                LegCommand::Close
+            },
+        );
     }
 
     pub fn close_leg(&mut self, slot: usize) {
@@ -147,7 +165,9 @@ impl Exchange {
 
     /// The checked request. Stages after `parse` run only with one.
     pub fn request(&self) -> &Request {
-        self.request.as_ref().expect("stages after parse have a checked request")
+        self.request
+            .as_ref()
+            .expect("stages after parse have a checked request")
     }
 
     pub fn is_over(&self) -> bool {
@@ -174,6 +194,14 @@ impl Exchange {
         self.marks.leg_bound = bound;
         self.marks.leg_opened = cx.now;
         cx.io.bound_leg(0, connect.min(bound));
-        cx.io.command(0, LegCommand::Open { engine, kind, request, fresh });
+        cx.io.command(
+            0,
+            LegCommand::Open {
+                engine,
+                kind,
+                request,
+                fresh,
+            },
+        );
     }
 }

@@ -23,6 +23,7 @@ use super::leg::LegFault;
 use super::timers::Timer;
 use crate::base::units::EngineId;
 use crate::fleet::pick::Placement;
+use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, ExpireReason, FailReason, InvalidReason};
 use crate::shard::board::FaultClass;
 
@@ -106,7 +107,8 @@ impl Exchange {
             return self.pass_refusal(cx, cause);
         }
         self.avoid.failed(engine);
-        if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) = (self.phase(), self.placement)
+        if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) =
+            (self.phase(), self.placement)
         {
             self.avoid.produced(prefill);
         }
@@ -124,24 +126,27 @@ impl Exchange {
 
     /// No engine may take the (next) attempt.
     pub fn refuse_no_engine(&mut self, cx: &mut Cx) {
-        const NO_ENGINE: Refusal =
-            Refusal::new(503, "backend_unavailable", "No inference engine is available")
-                .code("backend_unavailable")
-                .retry_after(1);
+        const NO_ENGINE: Refusal = Refusal::new(
+            503,
+            "backend_unavailable",
+            "No inference engine is available",
+        )
+        .code("backend_unavailable")
+        .retry_after(1);
         self.refuse(cx, NO_ENGINE, End::Failed(FailReason::NoEngine));
     }
 
     /// Full jitter: uniform in 0..min(cap, base × 2^retries). False when the deadline would come first.
     fn back_off(&mut self, cx: &mut Cx) -> bool {
         let serving = &cx.shard.snapshot.fleet.serving;
-        let doublings = u32::from(self.attempt.saturating_sub(1)).min(16);
+        let doublings = self.attempt.saturating_sub(1).min(16);
         let most = (serving.retry_base * 2u32.pow(doublings)).min(serving.retry_cap);
         let pause = most.mul_f64(cx.shard.prng.unit());
         let at = cx.now + pause;
         if at >= self.deadline {
             return false;
         }
-        cx.shard.count_retry();
+        cx.shard.count(Cell::RetryAttempts);
         self.reset_attempt();
         self.stage = Stage::Place;
         cx.io.timers.set(Timer::Wait, at);
@@ -152,7 +157,7 @@ impl Exchange {
         if cause == Cause::HandoffExpired {
             let refusal = Refusal::new(504, "handoff_expired", "The KV handoff expired")
                 .code("handoff_expired");
-            return self.refuse(cx, refusal, End::Expired(ExpireReason::Handoff));
+            return self.refuse(cx, refusal, End::Expired(ExpireReason::HandoffExpired));
         }
         let phase = self.phase().fault_name();
         let message = match cause {
@@ -169,7 +174,9 @@ impl Exchange {
     pub fn pass_refusal(&mut self, cx: &mut Cx, cause: Cause) {
         let Cause::Status(status) = cause else { return };
         let message = self.refusal_message.take();
-        let message = message.as_deref().unwrap_or("The engine refused the request");
+        let message = message
+            .as_deref()
+            .unwrap_or("The engine refused the request");
         let refusal = Refusal::new(status, "invalid_request_error", message);
         self.refuse(cx, refusal, End::Invalid(InvalidReason::EngineRejected));
     }

@@ -15,7 +15,12 @@ use crate::wire::h1::head::{self, HeadLimits, Media};
 #[derive(Debug)]
 pub enum LegCommand {
     /// Send `request` to `engine`; on a pooled connection unless `fresh`.
-    Open { engine: EngineId, kind: Leg, request: Vec<u8>, fresh: bool },
+    Open {
+        engine: EngineId,
+        kind: Leg,
+        request: Vec<u8>,
+        fresh: bool,
+    },
     /// Drop the connection at once.
     Close,
     /// The answer was read to its end: the connection may serve again.
@@ -120,7 +125,11 @@ impl LegSlot {
         if *pos < input.len() {
             self.answered = true;
         }
-        if self.body.is_some() { self.step_body(input, pos) } else { self.step_head(input, pos) }
+        if self.body.is_some() {
+            self.step_body(input, pos)
+        } else {
+            self.step_head(input, pos)
+        }
     }
 
     /// The engine closed its side. True when that is how the answer was to end.
@@ -129,7 +138,9 @@ impl LegSlot {
     }
 
     fn step_body(&mut self, input: &[u8], pos: &mut usize) -> LegStep {
-        let Some(body) = self.body.as_mut() else { return LegStep::Bad };
+        let Some(body) = self.body.as_mut() else {
+            return LegStep::Bad;
+        };
         match body.next(&input[*pos..]) {
             Ok(Step::Piece { data, used }) => {
                 let piece = *pos + data.start..*pos + data.end;

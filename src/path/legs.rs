@@ -17,9 +17,18 @@ impl Connection {
             let leg = &mut self.legs[slot];
             let step = leg.step(bytes, &mut pos);
             let (status, may_park) = (leg.status, leg.may_park());
-            let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
-            let live = self.exchange.as_mut().filter(|exchange| !exchange.is_over());
-            let cx = &mut Cx { shard, io: &mut self.io, now };
+            let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else {
+                return;
+            };
+            let live = self
+                .exchange
+                .as_mut()
+                .filter(|exchange| !exchange.is_over());
+            let cx = &mut Cx {
+                shard,
+                io: &mut self.io,
+                now,
+            };
             match (step, live) {
                 (LegStep::More, live) => {
                     if let (Some(exchange), Leg::Decode) = (live, kind) {
@@ -38,7 +47,7 @@ impl Connection {
                             cx.io.end_leg(slot, park);
                             exchange.leg_end(cx, kind, engine, status, true);
                         }
-                        None => self.end_leg(slot, park),
+                        None => self.io.end_leg(slot, park),
                     }
                     break;
                 }
@@ -47,7 +56,7 @@ impl Connection {
                     break;
                 }
                 (LegStep::Bad, None) => {
-                    self.end_leg(slot, false);
+                    self.io.end_leg(slot, false);
                     break;
                 }
                 (LegStep::Head | LegStep::Payload(_), None) => {}
@@ -62,12 +71,18 @@ impl Connection {
     /// The engine closed its side.
     pub fn leg_eof(&mut self, shard: &mut Shard, now: Instant, slot: usize) {
         let leg = &self.legs[slot];
-        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else {
+            return;
+        };
         let (status, whole, state) = (leg.status, leg.eof(), leg.state);
         if state == State::Body {
-            self.end_leg(slot, false);
+            self.io.end_leg(slot, false);
             if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) {
-                let cx = &mut Cx { shard, io: &mut self.io, now };
+                let cx = &mut Cx {
+                    shard,
+                    io: &mut self.io,
+                    now,
+                };
                 if whole || kind == Leg::Decode && status == 200 {
                     exchange.leg_end(cx, kind, engine, status, whole);
                 } else {
@@ -83,12 +98,22 @@ impl Connection {
     /// The leg's connection failed.
     pub fn leg_failed(&mut self, shard: &mut Shard, now: Instant, slot: usize, fault: LegFault) {
         let leg = &self.legs[slot];
-        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else {
+            return;
+        };
         let stale = fault == LegFault::Broken && leg.reused && !leg.answered;
-        self.end_leg(slot, false);
+        self.io.end_leg(slot, false);
         if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) {
-            let cause = if stale { Cause::StaleSocket } else { Cause::Leg(fault) };
-            let cx = &mut Cx { shard, io: &mut self.io, now };
+            let cause = if stale {
+                Cause::StaleSocket
+            } else {
+                Cause::Leg(fault)
+            };
+            let cx = &mut Cx {
+                shard,
+                io: &mut self.io,
+                now,
+            };
             exchange.leg_fault(cx, kind, engine, cause);
         }
         self.after(shard, now);
@@ -97,14 +122,20 @@ impl Connection {
     /// The leg's bound is over.
     pub(super) fn leg_late(&mut self, shard: &mut Shard, now: Instant, slot: usize) {
         let leg = &self.legs[slot];
-        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else { return };
+        let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else {
+            return;
+        };
         let draining = leg.state == State::Draining;
         match self.exchange.as_mut().filter(|x| !x.is_over() && !draining) {
             Some(exchange) => {
-                let cx = &mut Cx { shard, io: &mut self.io, now };
+                let cx = &mut Cx {
+                    shard,
+                    io: &mut self.io,
+                    now,
+                };
                 exchange.leg_fault(cx, kind, engine, Cause::Timeout);
             }
-            None => self.end_leg(slot, false),
+            None => self.io.end_leg(slot, false),
         }
         self.after(shard, now);
     }

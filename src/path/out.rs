@@ -15,6 +15,8 @@ pub struct ClientOut {
     spare: Vec<u8>,
     /// Where the open chunk's reserved size line stands in `buf`.
     chunk: Option<usize>,
+    /// Bytes at the front of `buf` that are no output: what a first chunk's size line did not need.
+    skip: usize,
     in_flight: usize,
 }
 
@@ -38,7 +40,8 @@ impl ClientOut {
         if self.in_flight > 0 || self.buf.is_empty() {
             return None;
         }
-        let from = self.seal();
+        self.seal();
+        let from = std::mem::take(&mut self.skip);
         if from == self.buf.len() {
             self.buf.clear();
             return None;
@@ -60,7 +63,7 @@ impl ClientOut {
 
     /// Bytes gathered and in flight.
     pub fn pending(&self) -> usize {
-        self.buf.len() + self.in_flight
+        self.buf.len() - self.skip + self.in_flight
     }
 
     pub fn is_full(&self) -> bool {
@@ -71,13 +74,13 @@ impl ClientOut {
     pub fn discard(&mut self) {
         self.buf.clear();
         self.chunk = None;
+        self.skip = 0;
     }
 
-    /// Ends the open chunk. Returns where the bytes of `buf` begin.
-    fn seal(&mut self) -> usize {
-        match self.chunk.take() {
-            Some(mark) => encode::chunk_seal(&mut self.buf, mark),
-            None => 0,
+    /// Ends the open chunk.
+    fn seal(&mut self) {
+        if let Some(mark) = self.chunk.take() {
+            self.skip += encode::chunk_seal(&mut self.buf, mark);
         }
     }
 }

@@ -9,17 +9,23 @@ use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
 use super::timers::Timer;
 use crate::base::time::Instant;
-use crate::fleet::status;
 use crate::metrics::outcome::{End, ExpireReason, InvalidReason};
+use crate::metrics::standing;
 use crate::shard::{ControlRequest, Shard};
 use crate::wire::h1::body::{BodyDecoder, Step};
 use crate::wire::h1::head::{self, Expect, HeadLimits, Method, RequestBody, RequestHead, Version};
 use crate::wire::openai::{self, Route, Rules};
 
-const BAD_REQUEST: Refusal =
-    Refusal::new(400, "invalid_request_error", "The request is not valid HTTP/1.1");
-const TOO_LARGE: Refusal =
-    Refusal::new(413, "request_too_large", "The request body is over the limit");
+const BAD_REQUEST: Refusal = Refusal::new(
+    400,
+    "invalid_request_error",
+    "The request is not valid HTTP/1.1",
+);
+const TOO_LARGE: Refusal = Refusal::new(
+    413,
+    "request_too_large",
+    "The request body is over the limit",
+);
 
 /// What a path leads to.
 enum Target {
@@ -39,8 +45,10 @@ impl Connection {
             return;
         }
         let runtime = &shard.snapshot.fleet.runtime;
-        let limits =
-            HeadLimits { bytes_max: runtime.max_header_bytes, fields_max: runtime.max_headers };
+        let limits = HeadLimits {
+            bytes_max: runtime.max_header_bytes,
+            fields_max: runtime.max_headers,
+        };
         match head::parse_request(&self.inbuf, &mut self.scanned, &limits) {
             Ok(None) => {}
             Ok(Some(head)) => {
@@ -53,7 +61,10 @@ impl Connection {
                 self.io.close = true;
                 let refusal = match fault.status() {
                     431 => Refusal::new(431, "invalid_request_error", "The head is over the limit"),
-                    status => Refusal { status, ..BAD_REQUEST },
+                    status => Refusal {
+                        status,
+                        ..BAD_REQUEST
+                    },
                 };
                 answer::write_refusal(&mut self.io, shard, &refusal, None, None);
                 self.linger(now);
@@ -98,9 +109,13 @@ impl Connection {
             return answer::write_answer(&mut self.io, shard, 204, &fields, b"");
         }
         let answer = match target {
-            Target::Health if get => status::health(&shard.status()),
-            Target::Ready if get => status::ready(&shard.status()),
-            Target::Models if get => status::models(&shard.snapshot.fleet),
+            Target::Health if get => standing::health(&shard.health()),
+            Target::Ready if get => standing::ready(&shard.health()),
+            Target::Models if get => {
+                let fleet = &shard.snapshot.fleet;
+                let aliases = fleet.model_aliases.iter().map(String::as_str);
+                standing::models(std::iter::once(fleet.model.as_str()).chain(aliases))
+            }
             Target::Unknown => {
                 let refusal = Refusal::new(404, "invalid_request_error", "Not found");
                 return answer::write_refusal(&mut self.io, shard, &refusal, None, None);
@@ -110,14 +125,7 @@ impl Connection {
                 return answer::write_refusal(&mut self.io, shard, &refusal, None, allow);
             }
         };
-        let mut fields: [(&str, &[u8]); 2] = [("content-type", b"application/json"); 2];
-        let mut n = 1;
-        if answer.retry_after {
-            fields[n] = ("retry-after", b"1");
-            n += 1;
-        }
-        let body = answer.body.as_bytes();
-        answer::write_answer(&mut self.io, shard, answer.status, &fields[..n], body);
+        answer::write_small(&mut self.io, shard, &answer);
     }
 
     fn ask_control(&mut self, shard: &mut Shard, now: Instant, head: &RequestHead, bytes: &[u8]) {
@@ -126,7 +134,7 @@ impl Connection {
             token: self.token,
             method: head.method,
             path: text(&bytes[head.path.clone()]),
-            authorization: head::field(bytes, "authorization").map(text),
+            authorization: head::field(bytes, "authorization").map(<[u8]>::to_vec),
             loopback: self.loopback,
         };
         self.front = Front::Running;
@@ -140,21 +148,11 @@ impl Connection {
     }
 
     /// The control thread's answer to what this connection asked.
-    pub fn control_answer(&mut self, shard: &mut Shard, now: Instant, answer: crate::shard::ControlAnswer) {
+    pub fn control_answer(&mut self, shard: &mut Shard, now: Instant, answer: &standing::Answer) {
         if self.front != Front::Running || self.exchange.is_some() {
             return;
         }
-        let mut fields: [(&str, &[u8]); 3] = [("content-type", answer.media.as_bytes()); 3];
-        let mut n = 1;
-        if let Some(allow) = answer.allow {
-            fields[n] = ("allow", allow.as_bytes());
-            n += 1;
-        }
-        if answer.retry_after {
-            fields[n] = ("retry-after", b"1");
-            n += 1;
-        }
-        answer::write_answer(&mut self.io, shard, answer.status, &fields[..n], &answer.body);
+        answer::write_small(&mut self.io, shard, answer);
         self.end_request(shard, now);
         self.advance(shard, now);
     }
@@ -185,7 +183,11 @@ impl Connection {
         let expects = head.expect != Expect::None;
         let closing = self.io.close;
         self.io.close |= declared > limit || expects;
-        let cx = &mut Cx { shard, io: &mut self.io, now };
+        let cx = &mut Cx {
+            shard,
+            io: &mut self.io,
+            now,
+        };
         if exchange.admit_head(cx) {
             if head.expect == Expect::Other {
                 let refusal = Refusal::new(417, "invalid_request_error", "Unknown expectation");
@@ -196,7 +198,10 @@ impl Connection {
                 cx.io.close = closing;
                 exchange.keep_forwarded(cx, bytes);
                 if expects && self.inbuf.is_empty() {
-                    cx.io.out.plain().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    cx.io
+                        .out
+                        .plain()
+                        .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 let idle = cx.shard.snapshot.fleet.runtime.body_idle_timeout;
                 cx.io.timers.set(Timer::Client, now + idle);
@@ -215,7 +220,11 @@ impl Connection {
             return;
         };
         let limit = shard.snapshot.fleet.serving.max_request_bytes;
-        let cx = &mut Cx { shard, io: &mut self.io, now };
+        let cx = &mut Cx {
+            shard,
+            io: &mut self.io,
+            now,
+        };
         let mut pos = 0;
         loop {
             match decoder.next(&self.inbuf[pos..]) {
@@ -248,14 +257,20 @@ impl Connection {
             }
         }
         self.inbuf.drain(..pos);
-        if self.exchange.as_ref().is_some_and(|exchange| exchange.is_over()) {
+        if self
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.is_over())
+        {
             self.close_exchange(shard, now);
         }
     }
 
     /// Drops body bytes behind an early answer.
     pub(super) fn discard(&mut self, shard: &mut Shard, now: Instant, mut left: usize) {
-        let Some(decoder) = self.body.as_mut() else { return };
+        let Some(decoder) = self.body.as_mut() else {
+            return;
+        };
         let mut pos = 0;
         loop {
             match decoder.next(&self.inbuf[pos..]) {
@@ -282,8 +297,11 @@ impl Connection {
 
     /// The client's side took too long.
     pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
-        const LATE: Refusal =
-            Refusal::new(408, "invalid_request_error", "The request did not arrive in time");
+        const LATE: Refusal = Refusal::new(
+            408,
+            "invalid_request_error",
+            "The request did not arrive in time",
+        );
         match self.front {
             Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
             Front::Head => {
@@ -294,7 +312,11 @@ impl Connection {
             Front::Body => {
                 self.io.close = true;
                 if let Some(exchange) = self.exchange.as_mut() {
-                    let cx = &mut Cx { shard, io: &mut self.io, now };
+                    let cx = &mut Cx {
+                        shard,
+                        io: &mut self.io,
+                        now,
+                    };
                     exchange.refuse(cx, LATE, End::Invalid(InvalidReason::BodyIdle));
                 }
                 self.after(shard, now);
@@ -307,15 +329,23 @@ impl Connection {
 
     /// The request's deadline is over, in whatever phase.
     pub(super) fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
-        let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else { return };
+        let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
+            return;
+        };
         let in_body = self.front == Front::Body;
         self.io.close |= in_body;
-        let cx = &mut Cx { shard, io: &mut self.io, now };
+        let cx = &mut Cx {
+            shard,
+            io: &mut self.io,
+            now,
+        };
         exchange.expire(cx, in_body);
         self.after(shard, now);
         if self.io.out.pending() > 0 {
             // A client that does not read at its deadline is not waited for much longer.
-            self.io.timers.set(Timer::Stall, now + Duration::from_secs(1));
+            self.io
+                .timers
+                .set(Timer::Stall, now + Duration::from_secs(1));
         }
     }
 }
@@ -325,10 +355,7 @@ impl Exchange {
     fn keep_forwarded(&mut self, cx: &Cx, head: &[u8]) {
         for name in &cx.shard.snapshot.fleet.runtime.forward_headers {
             if let Some(value) = head::field(head, name) {
-                self.forward.extend_from_slice(name.as_bytes());
-                self.forward.extend_from_slice(b": ");
-                self.forward.extend_from_slice(value);
-                self.forward.extend_from_slice(b"\r\n");
+                self.forward.push((name.clone(), value.to_vec()));
             }
         }
     }
@@ -358,7 +385,7 @@ impl Exchange {
                     code: fault.code,
                     retry_after: None,
                 };
-                self.refuse(cx, refusal, End::Invalid(fault.reason));
+                self.refuse(cx, refusal, End::Invalid(invalid_reason(fault.reason)));
             }
         }
     }
@@ -367,7 +394,11 @@ impl Exchange {
     fn expire(&mut self, cx: &mut Cx, in_body: bool) {
         cx.io.close_leg(0);
         cx.io.close_leg(1);
-        let reason = if in_body { ExpireReason::Body } else { ExpireReason::Deadline };
+        let reason = if in_body {
+            ExpireReason::BodyDeadline
+        } else {
+            ExpireReason::Deadline
+        };
         if self.relay.started() {
             answer::end_stream_with(cx.io, "Request deadline expired", "expired");
             return self.finish(cx, End::Expired(reason));
@@ -375,6 +406,16 @@ impl Exchange {
         let refusal = Refusal::new(504, "request_expired", "Request deadline expired");
         self.refuse(cx, refusal, End::Expired(reason));
     }
+}
+
+/// The checks name their reasons by the words of the ledger.
+fn invalid_reason(word: &str) -> InvalidReason {
+    let found = InvalidReason::ALL
+        .iter()
+        .copied()
+        .find(|reason| reason.name() == word);
+    debug_assert!(found.is_some(), "no such reason: {word}");
+    found.unwrap_or(InvalidReason::BadType)
 }
 
 impl Target {

@@ -44,7 +44,9 @@ impl Exchange {
 
     /// The decode engine of this attempt, placed anew when the first choice has gone.
     pub fn decode_engine(&mut self, cx: &mut Cx) -> Option<EngineId> {
-        let Some(Placement::TwoLegs { prefill, decode }) = self.placement else { return None };
+        let Some(Placement::TwoLegs { prefill, decode }) = self.placement else {
+            return None;
+        };
         if cx.shard.shared.board.line(decode).available() {
             return Some(decode);
         }
@@ -53,21 +55,28 @@ impl Exchange {
         if let Some(load) = self.decode_load.take() {
             cx.shard.shared.board.release(load);
         }
-        self.decode_load =
-            Some(cx.shard.shared.board.reserve(decode, Phase::Decode, self.length()));
+        self.decode_load = Some(cx.shard.shared.board.reserve(
+            decode,
+            Phase::Decode,
+            self.length(),
+        ));
         self.placement = Some(Placement::TwoLegs { prefill, decode });
         Some(decode)
     }
 
     /// Gives back what the attempt has reserved.
     pub fn release_loads(&mut self, cx: &mut Cx) {
-        for load in [self.prefill_load.take(), self.decode_load.take()].into_iter().flatten() {
+        for load in [self.prefill_load.take(), self.decode_load.take()]
+            .into_iter()
+            .flatten()
+        {
             cx.shard.shared.board.release(load);
         }
     }
 
     /// Tokens that the request may come to hold on its decode engine.
     fn length(&self) -> u64 {
-        self.prompt_tokens.saturating_add(self.request().cap.unwrap_or(UNCAPPED_TOKENS))
+        self.prompt_tokens
+            .saturating_add(self.request().cap.unwrap_or(UNCAPPED_TOKENS))
     }
 }

@@ -14,8 +14,8 @@ use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::fleet::pick::Placement;
-use crate::wire::dialect::vllm;
 use crate::wire::event::{self, Facts, Item};
+use crate::wire::openai;
 
 /// One attempt's stream, as far as it has come.
 #[derive(Debug, Default)]
@@ -44,7 +44,11 @@ pub struct Relay {
 
 impl Relay {
     pub fn new(limit: usize, keep_ids: bool) -> Self {
-        Relay { limit, keep_ids, ..Relay::default() }
+        Relay {
+            limit,
+            keep_ids,
+            ..Relay::default()
+        }
     }
 
     /// Whether the client has seen output.
@@ -69,7 +73,9 @@ impl Exchange {
             }
             return;
         }
-        let Some(mut events) = self.events.take() else { return };
+        let Some(mut events) = self.events.take() else {
+            return;
+        };
         let mut sink = self.sink(cx);
         let fed = events.feed(piece, |item| sink.item(item));
         self.events = Some(events);
@@ -81,7 +87,9 @@ impl Exchange {
 
     /// The engine's body is whole: what is left in the reader may be a last event.
     pub fn stream_eof(&mut self, cx: &mut Cx) {
-        let Some(mut events) = self.events.take() else { return };
+        let Some(mut events) = self.events.take() else {
+            return;
+        };
         let mut sink = self.sink(cx);
         let fed = events.eof(|item| sink.item(item));
         self.events = Some(events);
@@ -101,7 +109,8 @@ impl Exchange {
         }
         if self.relay.first_token.is_some() {
             let gap = cx.shard.snapshot.fleet.engine.decode_read_timeout;
-            cx.io.bound_leg(0, gap.map_or(Instant::FAR, |gap| cx.now + gap));
+            cx.io
+                .bound_leg(0, gap.map_or(Instant::FAR, |gap| cx.now + gap));
         }
     }
 
@@ -133,7 +142,9 @@ impl Exchange {
 
     /// `{` where an event stream would start is an answer in one JSON object.
     fn sniff(&mut self, piece: &[u8]) {
-        let first = piece.iter().find(|b| !matches!(b, b' ' | b'\t' | b'\r' | b'\n'));
+        let first = piece
+            .iter()
+            .find(|b| !matches!(b, b' ' | b'\t' | b'\r' | b'\n'));
         if let Some(first) = first {
             self.relay.sniffed = true;
             self.relay.plain = *first == b'{';
@@ -167,8 +178,12 @@ struct Sink<'a> {
 impl Sink<'_> {
     fn item(&mut self, item: Item) -> ControlFlow<()> {
         match item {
-            Item::Object { value, joined, facts } => self.object(value, joined, facts),
-            Item::Malformed { value, joined } => self.malformed(value, joined),
+            Item::Object {
+                value,
+                joined,
+                facts,
+            } => self.object(value, joined, facts),
+            Item::Malformed { value, .. } => self.malformed(value),
             Item::Done if self.relay.first_token.is_none() => self.fault(Cause::Termination),
             Item::Done => {
                 self.relay.done = true;
@@ -187,7 +202,7 @@ impl Sink<'_> {
 
     fn object(&mut self, value: &[u8], joined: bool, facts: &Facts) -> ControlFlow<()> {
         if let Some(error) = &facts.error {
-            *self.refusal = vllm::message(value);
+            *self.refusal = openai::engine_message(value);
             return self.fault(Cause::Status(error.status));
         }
         if !facts.ids_ok {
@@ -208,7 +223,11 @@ impl Sink<'_> {
             }
             self.relay.last_token = self.now;
         }
-        let cuts = if self.relay.keep_ids { &[] } else { facts.cuts() };
+        let cuts = if self.relay.keep_ids {
+            &[]
+        } else {
+            facts.cuts()
+        };
         match self.assembly.as_mut() {
             Some(assembly) => assembly.event(value),
             None if self.relay.started => {
@@ -222,17 +241,17 @@ impl Sink<'_> {
         self.held()
     }
 
-    fn malformed(&mut self, value: &[u8], joined: bool) -> ControlFlow<()> {
+    fn malformed(&mut self, value: &[u8]) -> ControlFlow<()> {
         self.relay.events += 1;
         match self.assembly.as_mut() {
             Some(assembly) => assembly.malformed(),
             None if self.relay.started => {
                 let out = answer::stream_body(self.io);
                 out.append(&mut self.relay.prefix);
-                event::write_malformed(out, value, joined);
+                event::write_malformed(out, value);
                 return ControlFlow::Continue(());
             }
-            None => event::write_malformed(&mut self.relay.hold, value, joined),
+            None => event::write_malformed(&mut self.relay.hold, value),
         }
         self.held()
     }

@@ -23,8 +23,14 @@ pub enum Timer {
 pub struct Timers([Instant; Timer::ALL.len()]);
 
 impl Timer {
-    pub const ALL: [Timer; 6] =
-        [Timer::Deadline, Timer::Client, Timer::Leg0, Timer::Leg1, Timer::Wait, Timer::Stall];
+    pub const ALL: [Timer; 6] = [
+        Timer::Deadline,
+        Timer::Client,
+        Timer::Leg0,
+        Timer::Leg1,
+        Timer::Wait,
+        Timer::Stall,
+    ];
 
     pub fn leg(slot: usize) -> Timer {
         if slot == 0 { Timer::Leg0 } else { Timer::Leg1 }
@@ -53,7 +59,9 @@ impl Timers {
 
     /// Takes the first one that is due.
     pub fn expired(&mut self, now: Instant) -> Option<Timer> {
-        let due = Timer::ALL.into_iter().find(|t| self.0[*t as usize] <= now)?;
+        let due = Timer::ALL
+            .into_iter()
+            .find(|t| self.0[*t as usize] <= now)?;
         self.clear(due);
         Some(due)
     }
@@ -75,6 +83,9 @@ mod tests {
         assert_eq!(timers.next(), at);
         assert_eq!(timers.expired(Instant::from_nanos(4)), None);
         let order: Vec<_> = std::iter::from_fn(|| timers.expired(at)).collect();
-        assert_eq!(order, [Timer::Deadline, Timer::Leg0, Timer::Wait, Timer::Stall]);
+        assert_eq!(
+            order,
+            [Timer::Deadline, Timer::Leg0, Timer::Wait, Timer::Stall]
+        );
     }
 }

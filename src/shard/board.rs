@@ -34,6 +34,19 @@ pub struct Line {
     ejected: AtomicBool,
     /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
     tokenize_missing: AtomicBool,
+    /// Failures seen by requests, by class; evidence for whoever judges the engine.
+    faults: [AtomicU64; FaultClass::ALL.len()],
+}
+
+/// What a failure says about an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultClass {
+    Connection,
+    Timeout,
+    Overload,
+    InferenceStatus,
+    KvHandoff,
+    Stream,
 }
 
 /// Load added to one engine. Dropping it without [`Board::release`] is a bug that debug builds catch.
@@ -57,9 +70,12 @@ impl Board {
                 live: AtomicBool::new(true),
                 ejected: AtomicBool::new(false),
                 tokenize_missing: AtomicBool::new(false),
+                faults: Default::default(),
             })
         };
-        Board { lines: (0..engines).map(|_| line()).collect() }
+        Board {
+            lines: (0..engines).map(|_| line()).collect(),
+        }
     }
 
     pub fn line(&self, engine: EngineId) -> &Line {
@@ -78,16 +94,47 @@ impl Board {
         let (requests, outstanding) = self.line(engine).cells(phase);
         requests.fetch_add(1, Ordering::Relaxed);
         outstanding.fetch_add(tokens, Ordering::Relaxed);
-        Reservation { engine, phase, tokens }
+        Reservation {
+            engine,
+            phase,
+            tokens,
+        }
     }
 
     pub fn release(&self, reservation: Reservation) {
-        let Reservation { engine, phase, tokens } = reservation;
+        let Reservation {
+            engine,
+            phase,
+            tokens,
+        } = reservation;
         let (requests, outstanding) = self.line(engine).cells(phase);
         let before = requests.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a reservation was released twice");
         let before = outstanding.fetch_sub(tokens, Ordering::Relaxed);
         assert!(before >= tokens, "more tokens came back than went out");
+    }
+}
+
+impl FaultClass {
+    pub const ALL: [FaultClass; 6] = [
+        FaultClass::Connection,
+        FaultClass::Timeout,
+        FaultClass::Overload,
+        FaultClass::InferenceStatus,
+        FaultClass::KvHandoff,
+        FaultClass::Stream,
+    ];
+
+    /// The word in metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FaultClass::Connection => "connection",
+            FaultClass::Timeout => "timeout",
+            FaultClass::Overload => "overload",
+            FaultClass::InferenceStatus => "inference_status",
+            FaultClass::KvHandoff => "kv_handoff",
+            FaultClass::Stream => "stream",
+        }
     }
 }
 
@@ -105,6 +152,14 @@ impl Line {
     /// Whether new work may go there.
     pub fn available(&self) -> bool {
         self.live.load(Ordering::Relaxed) && !self.ejected.load(Ordering::Relaxed)
+    }
+
+    pub fn count_fault(&self, class: FaultClass) {
+        self.faults[class as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn faults(&self, class: FaultClass) -> u64 {
+        self.faults[class as usize].load(Ordering::Relaxed)
     }
 
     pub fn is_live(&self) -> bool {
@@ -151,12 +206,18 @@ mod tests {
         let b = board.reserve(EngineId(1), Phase::Decode, 30);
         let line = board.line(EngineId(1));
         assert_eq!(line.outstanding_tokens(), 130);
-        assert_eq!((line.requests(Phase::Prefill), line.requests(Phase::Decode)), (1, 1));
+        assert_eq!(
+            (line.requests(Phase::Prefill), line.requests(Phase::Decode)),
+            (1, 1)
+        );
         assert_eq!(board.line(EngineId(0)).outstanding_tokens(), 0);
         board.release(a);
         board.release(b);
         assert_eq!(line.outstanding_tokens(), 0);
-        assert_eq!((line.requests(Phase::Prefill), line.requests(Phase::Decode)), (0, 0));
+        assert_eq!(
+            (line.requests(Phase::Prefill), line.requests(Phase::Decode)),
+            (0, 0)
+        );
     }
 
     #[test]

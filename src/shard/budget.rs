@@ -21,7 +21,10 @@ pub struct Permit(());
 
 impl Gate {
     pub fn new(limit: usize) -> Self {
-        Gate { limit: limit as u64, held: CachePadded::new(AtomicU64::new(0)) }
+        Gate {
+            limit: limit as u64,
+            held: CachePadded::new(AtomicU64::new(0)),
+        }
     }
 
     /// A permit, unless as many as the limit are out.
@@ -71,13 +74,18 @@ impl Credits {
     /// Starts full.
     pub fn new(most: f64) -> Self {
         let most = (most * CREDIT) as u64;
-        Credits { most, left: CachePadded::new(AtomicU64::new(most)) }
+        Credits {
+            most,
+            left: CachePadded::new(AtomicU64::new(most)),
+        }
     }
 
     /// Takes one whole credit, or nothing.
     pub fn take(&self) -> bool {
         let take = |left: u64| left.checked_sub(CREDIT as u64);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
     }
 
     /// Gives a part of a credit back, up to the most.
@@ -88,7 +96,9 @@ impl Credits {
         }
         let part = (part * CREDIT) as u64;
         let add = |left: u64| Some((left + part).min(self.most));
-        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Credits left, in whole and parts.

@@ -1,1 +1,384 @@
-//! (room shard)
+//! All that one core owns, and the memory that shards share.
+//!
+//! A [`Shard`] is handed to every stage. It is not `Send`-shared: one thread owns it. What shards share is in [`Shared`]: the board, the
+//! gates, the retry credits and the standing, all atomics, and the read-only snapshot. No I/O, no clock.
+
+pub mod board;
+
+pub mod budget;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::base::limits;
+use crate::base::prng::Prng;
+use crate::base::time::Instant;
+use crate::base::units::{EngineId, Leg, ShardId};
+use crate::config::checked;
+use crate::config::topology::Snapshot;
+use crate::fleet::pick::{self, Candidate, Rank};
+use crate::metrics::histogram::ShardTimes;
+use crate::metrics::ledger::{Cell, ShardLedger};
+use crate::metrics::outcome::End;
+use crate::metrics::standing::{self, EngineLine, EngineLines, HealthView, Standing};
+use crate::path::exchange::Exchange;
+use crate::wire::h1::encode;
+use crate::wire::h1::head::Method;
+use board::{Board, Phase};
+use budget::{Credits, Gate};
+
+/// What all shards of a router share.
+#[derive(Debug)]
+pub struct Shared {
+    pub board: Board,
+    /// R-ADM-1: exchanges from the arrival of their head to the end of their answer.
+    pub retained: Gate,
+    /// Requests in flight past admission.
+    pub seats: Gate,
+    pub retries: Credits,
+    pub standing: standing::Gate,
+    /// Pairs of engines that have completed a handoff: row producer, column consumer.
+    met: Box<[AtomicBool]>,
+}
+
+/// One core's state.
+pub struct Shard {
+    pub id: ShardId,
+    pub snapshot: Arc<Snapshot>,
+    pub shared: Arc<Shared>,
+    pub ledger: Arc<ShardLedger>,
+    pub times: Arc<ShardTimes>,
+    pub prng: Prng,
+    /// The `date` field, refreshed by the runtime once a second.
+    pub date: [u8; 29],
+    buffers: Vec<Vec<u8>>,
+    counters: Vec<Counter>,
+    turn: u64,
+    asks: VecDeque<ControlRequest>,
+    notes: VecDeque<Note>,
+}
+
+/// A request that the control thread answers.
+#[derive(Clone, Debug)]
+pub struct ControlRequest {
+    /// The connection that asks.
+    pub token: u64,
+    pub method: Method,
+    pub path: String,
+    pub authorization: Option<Vec<u8>>,
+    pub loopback: bool,
+}
+
+/// Something worth one line in the log, for the control thread to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The engine has no `/tokenize`: its prompts are estimated from now on.
+    TokenizeMissing(EngineId),
+}
+
+/// How asking an engine for token counts has gone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    failures: u32,
+    /// Left alone until then.
+    until: Instant,
+}
+
+/// Requests to the control thread that may wait to be fetched by the runtime.
+const ASKS_MAX: usize = 64;
+/// Buffers kept for the next request body or leg.
+const BUFFERS_MAX: usize = 64;
+const COUNTER_BACKOFF: Duration = Duration::from_secs(1);
+const COUNTER_BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+impl Shared {
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let serving = &snapshot.fleet.serving;
+        let engines = snapshot.engines.len();
+        Shared {
+            board: Board::new(engines),
+            retained: Gate::new(serving.max_retained),
+            seats: Gate::new(serving.max_connections),
+            retries: Credits::new(serving.retry_budget),
+            standing: standing::Gate::new(),
+            met: (0..engines * engines)
+                .map(|_| AtomicBool::new(false))
+                .collect(),
+        }
+    }
+
+    /// Why completions are refused now; `None` while serving.
+    pub fn held(&self) -> Option<Standing> {
+        Some(self.standing.standing()).filter(|standing| standing.is_held())
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.standing.standing() == Standing::Draining
+    }
+
+    pub fn pair_has_met(&self, producer: EngineId, consumer: EngineId) -> bool {
+        self.met[producer.index() * self.board.len() + consumer.index()].load(Ordering::Relaxed)
+    }
+
+    pub fn pair_met(&self, producer: EngineId, consumer: EngineId) {
+        let met = &self.met[producer.index() * self.board.len() + consumer.index()];
+        if !met.load(Ordering::Relaxed) {
+            met.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Shard {
+    pub fn new(
+        id: ShardId,
+        snapshot: Arc<Snapshot>,
+        shared: Arc<Shared>,
+        ledger: Arc<ShardLedger>,
+        times: Arc<ShardTimes>,
+        seed: u64,
+    ) -> Self {
+        let engines = snapshot.engines.len();
+        Shard {
+            id,
+            snapshot,
+            shared,
+            ledger,
+            times,
+            prng: Prng::new(seed),
+            date: encode::http_date(0),
+            buffers: Vec::new(),
+            counters: vec![Counter::default(); engines],
+            turn: 0,
+            asks: VecDeque::new(),
+            notes: VecDeque::new(),
+        }
+    }
+
+    // ── engines ──
+
+    /// The fleet as placement sees it now.
+    pub fn candidates(&self) -> Vec<Candidate<'_>> {
+        self.snapshot
+            .engines
+            .iter()
+            .map(|engine| {
+                let line = self.shared.board.line(engine.id);
+                Candidate {
+                    id: engine.id,
+                    iid: &engine.iid,
+                    role: engine.role,
+                    pin: engine.pin,
+                    available: line.available(),
+                    outstanding_tokens: line.outstanding_tokens(),
+                }
+            })
+            .collect()
+    }
+
+    /// How engines are ranked for the next placement.
+    pub fn rank(&mut self) -> Rank {
+        match self.snapshot.fleet.serving.placement {
+            checked::Placement::RoundRobin => {
+                self.turn += 1;
+                Rank::RoundRobin(self.turn - 1)
+            }
+            checked::Placement::Least | checked::Placement::Price => Rank::LeastTokens,
+        }
+    }
+
+    pub fn any_available(&self) -> bool {
+        self.snapshot
+            .engines
+            .iter()
+            .any(|e| self.shared.board.line(e.id).available())
+    }
+
+    /// The engine to ask for a token count: least busy, not asked yet, rested ones first.
+    pub fn counter(&self, now: Instant, asked: &[EngineId]) -> Option<EngineId> {
+        let fleet = self.candidates();
+        let fresh = |id: EngineId| !asked.contains(&id);
+        let rested = |id: EngineId| fresh(id) && self.counters[id.index()].until <= now;
+        pick::least_busy(&fleet, rested).or_else(|| pick::least_busy(&fleet, fresh))
+    }
+
+    pub fn counter_answered(&mut self, engine: EngineId) {
+        self.counters[engine.index()] = Counter::default();
+    }
+
+    /// It is left alone for 1 s, doubling to 30 s.
+    pub fn counter_failed(&mut self, now: Instant, engine: EngineId) {
+        let counter = &mut self.counters[engine.index()];
+        let pause = COUNTER_BACKOFF * 2u32.pow(counter.failures.min(5));
+        counter.failures += 1;
+        counter.until = now + pause.min(COUNTER_BACKOFF_MAX);
+    }
+
+    /// Head and body of a leg, as they go on the wire. No client field passes but the forwarded ones.
+    pub fn leg_request(
+        &mut self,
+        kind: Leg,
+        engine: EngineId,
+        exchange: &Exchange,
+        body: &[u8],
+    ) -> Vec<u8> {
+        let mut out = self.take_buffer();
+        let engine = &self.snapshot.engines[engine.index()];
+        let mut path = String::with_capacity(engine.prefix.len() + 24);
+        path.push_str(&engine.prefix);
+        path.push_str(if kind == Leg::Tokenize {
+            "/tokenize"
+        } else {
+            exchange.route.path()
+        });
+        let mut id = [0u8; 36 + 16];
+        let id = leg_id(&mut id, &exchange.id, exchange.attempt, kind);
+        let key = self.snapshot.fleet.engine.api_key.as_ref();
+        let bearer = key.map(|key| format!("Bearer {}", key.expose()));
+        let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(8);
+        fields.push(("content-type", b"application/json"));
+        fields.push(("accept-encoding", b"identity"));
+        fields.push(("x-request-id", id));
+        if let Some(bearer) = &bearer {
+            fields.push(("authorization", bearer.as_bytes()));
+        }
+        for (name, value) in &exchange.forward {
+            fields.push((name, value));
+        }
+        encode::request_head(
+            &mut out,
+            "POST",
+            &path,
+            &engine.authority,
+            &fields,
+            Some(body.len()),
+        );
+        out.extend_from_slice(body);
+        out
+    }
+
+    // ── what the router says of itself ──
+
+    pub fn health(&self) -> HealthView<'static> {
+        let one_leg = self.snapshot.fleet.engine.dialect == checked::Dialect::Openai;
+        let engines = self.snapshot.engines.iter().map(|engine| {
+            (
+                engine.role,
+                engine.pin,
+                self.shared.board.line(engine.id).into(),
+            )
+        });
+        HealthView {
+            standing: self.shared.standing.standing(),
+            why: None,
+            fleet: standing::Fleet::look(engines, one_leg),
+            epoch: None,
+            holder: None,
+        }
+    }
+
+    /// False when too many wait already.
+    pub fn ask_control(&mut self, request: ControlRequest) -> bool {
+        let room = self.asks.len() < ASKS_MAX;
+        if room {
+            self.asks.push_back(request);
+        }
+        room
+    }
+
+    /// For the runtime to pass on.
+    pub fn next_ask(&mut self) -> Option<ControlRequest> {
+        self.asks.pop_front()
+    }
+
+    /// For the runtime to pass on.
+    pub fn next_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    pub fn note(&mut self, note: Note) {
+        if self.notes.len() < ASKS_MAX {
+            self.notes.push_back(note);
+        }
+    }
+
+    // ── buffers ──
+
+    /// An empty buffer, with what capacity its last user left.
+    pub fn take_buffer(&mut self) -> Vec<u8> {
+        self.buffers.pop().unwrap_or_default()
+    }
+
+    pub fn give_buffer(&mut self, mut buf: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX && buf.capacity() <= limits::BUFFER_KEEP_BYTES {
+            buf.clear();
+            self.buffers.push(buf);
+        }
+    }
+
+    // ── the ledger ──
+
+    pub fn count_offered(&self) {
+        self.ledger.update(|tx| tx.offer());
+    }
+
+    pub fn count(&self, cell: Cell) {
+        self.ledger.update(|tx| tx.add(cell, 1));
+    }
+
+    pub fn count_events(&self, events: u64, tokens: u64) {
+        self.ledger.update(|tx| {
+            tx.add(Cell::EngineReads, 1);
+            tx.add(Cell::EventsRelayed, events);
+            tx.add(Cell::DecodeTokensObserved, tokens);
+        });
+    }
+
+    pub fn count_end(&self, end: End, unsized_offered: bool, slo_met: bool) {
+        self.ledger.update(|tx| {
+            tx.end(end);
+            tx.add(Cell::UnsizedOffered, u64::from(unsized_offered));
+            tx.add(Cell::SloMet, u64::from(slo_met));
+        });
+    }
+}
+
+/// The control thread's view of the board.
+impl EngineLines for Shared {
+    fn count(&self) -> usize {
+        self.board.len()
+    }
+
+    fn line(&self, engine: usize) -> EngineLine {
+        self.board.line(EngineId(engine as u16)).into()
+    }
+
+    fn set_live(&self, engine: usize, live: bool) {
+        self.board.line(EngineId(engine as u16)).set_live(live);
+    }
+}
+
+impl From<&board::Line> for EngineLine {
+    fn from(line: &board::Line) -> Self {
+        EngineLine {
+            prefill_requests: u64::from(line.requests(Phase::Prefill)),
+            decode_requests: u64::from(line.requests(Phase::Decode)),
+            outstanding_tokens: line.outstanding_tokens(),
+            live: line.is_live(),
+            ejected: line.is_ejected(),
+        }
+    }
+}
+
+/// `<rid>-a<attempt>-<leg>`; a count carries the request's own id.
+fn leg_id<'a>(buf: &'a mut [u8; 52], id: &[u8; 36], attempt: u32, kind: Leg) -> &'a [u8] {
+    buf[..36].copy_from_slice(id);
+    if kind == Leg::Tokenize {
+        return &buf[..36];
+    }
+    let tail = format!("-a{attempt}-{}", kind.name());
+    let end = 36 + tail.len().min(16);
+    buf[36..end].copy_from_slice(&tail.as_bytes()[..end - 36]);
+    &buf[..end]
+}

@@ -1,11 +1,12 @@
 //! A completion request as a router sees it: the fields it reads, the checks it makes, the error bodies it answers with.
 //!
-//! [`check`] walks the body once. What it returns owns no byte of the body: small facts, and the spans of the members that legs edit
-//! (`wire::dialect` makes legs from the same body and these spans). Everything else in the body is the engine's business.
+//! [`check`] walks the body once. What it returns owns no byte of the body: small facts, and the spans of the members
+//! that legs edit (`wire::dialect` makes legs from the same body and these spans). Everything else in the body is the engine's business.
 //!
 //! The order of the checks is the contract's, and clients see it: JSON, field types (with several prompts and widths below one),
 //! reserved fields, options of assembled answers, model, width. A member that is `null` is absent, and the last of several
-//! counts; only the search for reserved fields looks at all of them. Messages are generic: they quote neither the client nor an engine.
+//! counts; only the search for reserved fields looks at all of them. Messages are generic: they quote neither the client
+//! nor an engine.
 //!
 //! Invariant: a body that passes is UTF-8, a JSON object without unpaired surrogates, at most [`limits::JSON_DEPTH_MAX`] deep.
 
@@ -136,8 +137,8 @@ impl Route {
 }
 
 impl Request {
-    /// Where the engine reads the prompt from; `None` when the body has neither member. The route's own member first, then the other:
-    /// engines judge what is on the wrong route.
+    /// Where the engine reads the prompt from; `None` when the body has neither member. The route's own member first, then
+    /// the other: engines judge what is on the wrong route.
     pub fn input(&self, body: &[u8], route: Route) -> Option<Input> {
         input_of(body, &self.layout, route)
     }
@@ -219,13 +220,44 @@ pub const MEMBERS: &[&str] = &[
 pub mod fuzzing {
     //! Bodies for fuzz targets.
 
+    use super::{Route, Rules, check};
+    use crate::base::limits;
+    use crate::wire::dialect::Dialect;
+    use crate::wire::splice::fuzzing::members;
+
+    /// No body panics; what passes as JSON is JSON to serde_json too, and what fails as JSON fails there too, but for what
+    /// serde_json lets pass: lone surrogates, and our two limits.
+    pub fn check_body(data: &[u8]) {
+        for route in [Route::Completions, Route::Chat] {
+            for dialect in [Dialect::Vllm, Dialect::Sglang, Dialect::Openai] {
+                let rules = Rules {
+                    dialect,
+                    model: "m",
+                    aliases: &[],
+                };
+                let bad_json = check(route, data, &rules).is_err_and(|r| r.reason == "bad_json");
+                let theirs = members(data).filter(|_| std::str::from_utf8(data).is_ok());
+                match theirs {
+                    None => assert!(bad_json),
+                    Some(members) => assert!(!bad_json || is_beyond(data, members.len())),
+                }
+            }
+        }
+    }
+
+    fn is_beyond(data: &[u8], members: usize) -> bool {
+        let opens = data.iter().filter(|b| **b == b'{' || **b == b'[').count();
+        let escapes = data.windows(2).any(|w| w == b"\\u");
+        escapes || opens > limits::JSON_DEPTH_MAX || members > limits::KNOWN_MEMBERS_MAX
+    }
+
     /// Whatever comes in, nothing panics, and what a message says is bounded and clean once written.
     pub fn engine_message(data: &[u8]) {
         let _ = super::engine_error(data);
         let Some(message) = super::engine_message(data) else {
             return;
         };
-        assert!(message.len() <= crate::base::limits::ENGINE_MESSAGE_BYTES_MAX);
+        assert!(message.len() <= limits::ENGINE_MESSAGE_BYTES_MAX);
         let mut out = Vec::new();
         super::write_error(&mut out, &message, "t", None, None);
         assert!(!out.iter().any(u8::is_ascii_control));

@@ -198,3 +198,209 @@ impl From<JsonFault> for LayoutFault {
         LayoutFault::Json(fault)
     }
 }
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! The naive way to edit an object, over serde_json, and a body for a fuzz target.
+
+    use std::fmt;
+
+    use serde::de::{Deserializer, MapAccess, Visitor};
+    use serde_json::value::RawValue;
+
+    use super::{Edit, Layout, splice};
+    use crate::wire::json::Cursor;
+
+    /// Members of a JSON object in order, repeated ones too: unescaped name, text of the value. `None`: no JSON object.
+    pub fn members(json: &[u8]) -> Option<Vec<(String, String)>> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Vec<(String, String)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    pairs.push((name, value.get().to_owned()));
+                }
+                Ok(pairs)
+            }
+        }
+        let mut json = serde_json::Deserializer::from_slice(json);
+        let pairs = json.deserialize_map(Pairs).ok()?;
+        json.end().ok()?;
+        Some(pairs)
+    }
+
+    /// Asserts that `out` is `body` with `edits` made (`None` removes): same members, same order, same text of all others.
+    pub fn assert_edited(body: &[u8], out: &[u8], edits: &[(&str, Option<&str>)]) {
+        let before = members(body).expect("the body is an object");
+        let after = members(out).expect("the copy is an object");
+        let mut want = Vec::new();
+        for (i, (name, value)) in before.iter().enumerate() {
+            match edits.iter().find(|e| e.0 == name) {
+                None => want.push((name.clone(), value.clone())),
+                Some((_, Some(new))) if before[i + 1..].iter().all(|later| later.0 != *name) => {
+                    want.push((name.clone(), (*new).to_owned()));
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, new) in edits {
+            if let Some(new) = new
+                && before.iter().all(|m| m.0 != *name)
+            {
+                want.push(((*name).to_owned(), (*new).to_owned()));
+            }
+        }
+        assert_eq!(after, want, "{}", String::from_utf8_lossy(body));
+    }
+
+    /// Any bytes that are an object are edited as the naive way does, for every choice of edits of two names and one that is set.
+    pub fn edits(data: &[u8]) {
+        const NAMES: &[&str] = &["a", "b", "n"];
+        let mut c = Cursor::strict(data);
+        if std::str::from_utf8(data).is_err() || c.peek() != Ok(crate::wire::json::Kind::Object) {
+            return;
+        }
+        let scanned = Layout::scan(&mut c, NAMES, |_, c| c.skip().map(|_| ()));
+        let (Ok(layout), Ok(())) = (scanned, c.finish()) else {
+            return;
+        };
+        for choice in 0..27 {
+            let mut edits = Vec::new();
+            let mut naive = Vec::new();
+            for (i, name) in NAMES.iter().enumerate() {
+                match choice / 3usize.pow(i as u32) % 3 {
+                    0 => {}
+                    1 => {
+                        edits.push((*name, Edit::Remove));
+                        naive.push((*name, None));
+                    }
+                    _ => {
+                        edits.push((*name, Edit::Set(b"{\"new\":1.0}")));
+                        naive.push((*name, Some("{\"new\":1.0}")));
+                    }
+                }
+            }
+            let mut out = b"kept".to_vec();
+            splice(&mut out, data, &layout, &edits);
+            let copy = out.strip_prefix(b"kept").expect("appends only");
+            if edits.is_empty() {
+                assert_eq!(copy, data);
+            }
+            assert_edited(data, copy, &naive);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn edited(body: &str, edits: &[(&'static str, Edit<'_>)]) -> String {
+        let names: Vec<&'static str> = edits.iter().map(|e| e.0).collect();
+        let mut c = Cursor::strict(body.as_bytes());
+        c.peek().unwrap();
+        let layout = Layout::scan(&mut c, &names, |_, c| c.skip().map(|_| ())).unwrap();
+        let mut out = Vec::new();
+        splice(&mut out, body.as_bytes(), &layout, edits);
+        String::from_utf8(out).unwrap()
+    }
+
+    // proves R-REQ-7
+    #[test]
+    fn edits_keep_all_other_bytes() {
+        const CUT: &[(&str, Edit<'static>)] = &[("a", Edit::Remove), ("b", Edit::Remove)];
+        const SET: &[(&str, Edit<'static>)] = &[("a", Edit::Set(b"9")), ("b", Edit::Remove)];
+        for (body, edits, want) in [
+            ("{}", CUT, "{}"),
+            ("{ }", SET, "{ \"a\":9}"),
+            ("{\"a\":1}", CUT, "{}"),
+            ("{ \"a\" : 1 }", CUT, "{ }"),
+            ("{\"a\":1,\"b\":2}", CUT, "{}"),
+            ("{\"a\":1 , \"b\":2 , \"k\":3}", CUT, "{ \"k\":3}"),
+            ("{\"k\":0, \"a\":1,\t\"b\":2 }", CUT, "{\"k\":0 }"),
+            (
+                "{\"a\":1,\"k\":0,\"b\":2,\"j\":3}",
+                CUT,
+                "{\"k\":0,\"j\":3}",
+            ),
+            (
+                "{\"\\u0061\":{\"a\":1},\"k\":[\"a\"]}",
+                CUT,
+                "{\"k\":[\"a\"]}",
+            ),
+            ("{\"a\":1,\"k\":0,\"a\":2}", CUT, "{\"k\":0}"),
+            (
+                "\n{\"a\" : 1,\"k\":-0.0}\r\n",
+                SET,
+                "\n{\"a\" : 9,\"k\":-0.0}\r\n",
+            ),
+            (
+                "{\"a\":1,\"k\":0,\"\\u0061\":2}",
+                SET,
+                "{\"k\":0,\"\\u0061\":9}",
+            ),
+            ("{\"b\":1,\"a\":2,\"b\":3}", SET, "{\"a\":9}"),
+            ("{\"k\":1E400}", SET, "{\"k\":1E400,\"a\":9}"),
+            ("{\"b\":1}", SET, "{\"a\":9}"),
+            (
+                "{\"k\":\"\u{e9}\\u00e9\\/\"}",
+                &[("a", Edit::Text("q\"\n\u{7f}"))],
+                "{\"k\":\"\u{e9}\\u00e9\\/\",\"a\":\"q\\\"\\n\\u007f\"}",
+            ),
+        ] {
+            assert_eq!(edited(body, edits), want, "{body}");
+        }
+    }
+
+    #[test]
+    fn many_known_members_are_a_fault() {
+        let body = |n: usize| format!("{{{}}}", vec!["\"a\":1"; n].join(","));
+        let scan = |text: &str| {
+            let mut c = Cursor::strict(text.as_bytes());
+            Layout::scan(&mut c, &["a"], |_, c| c.skip().map(|_| ())).map(|_| ())
+        };
+        assert_eq!(scan(&body(limits::KNOWN_MEMBERS_MAX)), Ok(()));
+        assert_eq!(
+            scan(&body(limits::KNOWN_MEMBERS_MAX + 1)),
+            Err(LayoutFault::Crowded)
+        );
+    }
+
+    #[test]
+    fn seeds_of_the_fuzz_body() {
+        for seed in [
+            "{}",
+            "{\"a\":1,\"b\":[],\"\\u006e\":{},\"a\":\"a\"}",
+            " { \"x\" : 1 , \"n\" : 2 } ",
+            "[1]",
+            "{\"a\":}",
+            "\u{feff}{}",
+        ] {
+            fuzzing::edits(seed.as_bytes());
+        }
+    }
+
+    proptest! {
+        // proves R-REQ-7
+        #[test]
+        fn edits_as_the_naive_way(
+            members in proptest::collection::vec(
+                (r#"(a|b|n|x|\\u0061|\\u006E|ab)"#, r#"(1|-0\.0|"a\\n"|\{"a":1\}|\[\]|null|1E400)"#, "[ \n\t\r]{0,2}", "[ \n]{0,2}"),
+                0..8,
+            ),
+            outer in "[ \n]{0,2}",
+        ) {
+            let inner: Vec<String> =
+                members.iter().map(|(k, v, s, t)| format!("{s}\"{k}\"{t}:{s}{v}{t}")).collect();
+            fuzzing::edits(format!("{outer}{{{outer}{}{outer}}}{outer}", inner.join(",")).as_bytes());
+        }
+    }
+}

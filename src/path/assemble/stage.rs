@@ -52,12 +52,12 @@ impl Staged {
 }
 
 /// `choices` of an event.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Choices {
     /// Missing or empty.
     #[default]
     None,
-    One(StagedChoice),
+    One,
     /// Not a list, more than one item, or an item that is not an object.
     Bad,
 }
@@ -146,8 +146,13 @@ impl Others {
     }
 }
 
-/// Reads the value of `choices`.
-pub(super) fn choices(c: &mut Cursor, rules: &Rules, staging: &mut Staging) -> Result<Choices> {
+/// Reads the value of `choices`; the one is staged in `one`.
+pub(super) fn choices(
+    c: &mut Cursor,
+    rules: &Rules,
+    staging: &mut Staging,
+    one: &mut StagedChoice,
+) -> Result<Choices> {
     if c.peek()? != Kind::Array {
         c.skip()?;
         return Ok(Choices::Bad);
@@ -155,9 +160,9 @@ pub(super) fn choices(c: &mut Cursor, rules: &Rules, staging: &mut Staging) -> R
     let mut walk = c.array()?;
     let mut choices = Choices::None;
     while c.item(&mut walk)? {
-        let first = matches!(choices, Choices::None);
-        if first && c.peek()? == Kind::Object {
-            choices = Choices::One(choice(c, rules, staging)?);
+        if choices == Choices::None && c.peek()? == Kind::Object {
+            *one = choice(c, rules, staging)?;
+            choices = Choices::One;
         } else {
             c.skip()?;
             choices = Choices::Bad;

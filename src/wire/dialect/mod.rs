@@ -2,13 +2,4 @@
 
 pub mod vllm;
 
-/// Engine families. The fleet file names one for all its engines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// vLLM: legs in sequence, the prefill answer carries the handoff.
-    Vllm,
-    /// SGLang: both legs at once, joined by a bootstrap room.
-    Sglang,
-    /// Any server of the OpenAI API: one leg, no token ids.
-    Openai,
-}
+pub use crate::base::units::Dialect;

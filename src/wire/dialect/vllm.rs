@@ -1,7 +1,7 @@
 //! Legs as vLLM speaks them (0.32, NIXL): the prefill leg asks for one token and a handoff, the decode leg carries the handoff.
 //!
-//! Bodies are the client's bytes with members edited, never serialised again; both are pure functions of the body and the spans that
-//! [`check`](crate::wire::openai::check) kept. Why each member is edited:
+//! Bodies are the client's bytes with members edited, never serialised again: pure functions of the body and the spans
+//! that [`check`](crate::wire::openai::check) kept. Why each member is edited:
 //!
 //! - `stream_options` without `stream` is a 400, and `max_completion_tokens` wins over `max_tokens`: both leave the prefill leg.
 //! - `min_tokens` above 1 is refused beside `max_tokens: 1`; `n` above 1 would leave the other children's blocks to the lease.
@@ -350,4 +350,107 @@ fn block_ids(c: &mut Cursor<'_>) -> Result<bool, JsonFault> {
         }
     }
     Ok(others == 0 && (ids == 0 || lists == 0))
+}
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Bodies for fuzz targets.
+
+    use super::*;
+    use crate::wire::dialect::Dialect;
+    use crate::wire::openai::{Rules, check};
+    use crate::wire::splice::fuzzing::{assert_edited, members};
+
+    const HANDOFF: &str = r#"{"remote_engine_id":"e","remote_block_ids":[[1,2],[3]]}"#;
+
+    /// Every body that passes makes legs that are the naive edit of it.
+    pub fn legs(data: &[u8]) {
+        for route in [Route::Completions, Route::Chat] {
+            let rules = Rules {
+                dialect: Dialect::Vllm,
+                model: "m",
+                aliases: &["alias".to_owned()],
+            };
+            let Ok(req) = check(route, data, &rules) else {
+                continue;
+            };
+            legs_of(data, route, &req);
+        }
+    }
+
+    fn legs_of(body: &[u8], route: Route, req: &Request) {
+        // The model stays when it is there once and equal; written again over itself it is the same value.
+        let given = members(body).expect("checked");
+        let own: Vec<_> = given.iter().filter(|m| m.0 == "model").collect();
+        let kept = own.len() == 1
+            && serde_json::from_str::<String>(&own[0].1).is_ok_and(|model| model == "m");
+        let model = ("model", Some("\"m\""));
+        let mut prefill = vec![
+            ("max_tokens", Some("1")),
+            ("stream", Some("false")),
+            ("kv_transfer_params", Some("{\"do_remote_decode\":true}")),
+            ("ec_transfer_params", None),
+            ("stream_options", None),
+            ("min_tokens", None),
+            ("n", None),
+            ("best_of", None),
+            ("max_completion_tokens", None),
+        ];
+        prefill.extend((!kept).then_some(model));
+        let mut out = Vec::new();
+        prefill_body(&mut out, body, req, "m");
+        assert_edited(body, &out, &prefill);
+        for handoff in [None, Some(HANDOFF)] {
+            let mut decode = vec![
+                ("stream", Some("true")),
+                ("return_token_ids", Some("true")),
+                ("stream_interval", Some("1")),
+                ("kv_transfer_params", handoff),
+                ("ec_transfer_params", None),
+            ];
+            decode.extend((!kept).then_some(model));
+            out.clear();
+            decode_body(&mut out, body, req, "m", handoff.map(str::as_bytes));
+            assert_edited(body, &out, &decode);
+        }
+        out.clear();
+        tokenize_body(&mut out, body, req, route, "m");
+        let asked = members(&out).expect("the question is an object");
+        for (name, value) in &asked[1..] {
+            let mine = given
+                .iter()
+                .rev()
+                .find(|m| m.0 == *name)
+                .expect("the client's own");
+            assert!(mine.1 == *value || name == "prompt" && mine.1.contains(value.as_str()));
+        }
+    }
+
+    /// No answer panics; a handoff that passes is what serde_json finds there, and a count what it reads.
+    pub fn answers(data: &[u8]) {
+        let value = serde_json::from_slice::<serde_json::Value>(data).ok();
+        if let (Some(count), Some(value)) = (tokenize_count(data), &value) {
+            assert_eq!(value["count"].as_u64(), Some(count));
+        }
+        let Ok(answer) = prefill_answer(data) else {
+            return;
+        };
+        if let (Ok(span), Some(value)) = (answer.handoff, &value) {
+            let ours: serde_json::Value =
+                serde_json::from_slice(&data[span]).expect("a handoff is JSON");
+            let first = &value["choices"][0]["kv_transfer_params"];
+            let theirs = if first.is_null() {
+                &value["kv_transfer_params"]
+            } else {
+                first
+            };
+            assert_eq!(&ours, theirs);
+            assert!(
+                ours["remote_engine_id"]
+                    .as_str()
+                    .is_some_and(|id| !id.is_empty())
+            );
+            assert!(ours["remote_block_ids"].is_array());
+        }
+    }
 }

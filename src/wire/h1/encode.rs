@@ -8,6 +8,9 @@
 
 use super::head::{is_field_byte, is_token};
 
+#[cfg(test)]
+mod tests;
+
 /// How the receiver will know where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {

@@ -13,10 +13,24 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use httparse::{Header, Status};
-use memchr::{memchr, memchr2};
+use httparse::Status;
+use memchr::memchr2;
 
+use self::fields::Fields;
+pub use self::fields::{field, fields};
+pub(super) use self::fields::{is_field_byte, is_token};
+use self::target::target_path;
 use crate::base::limits;
+
+mod fields;
+
+mod target;
+
+#[doc(hidden)]
+pub mod fuzzing;
+
+#[cfg(test)]
+mod tests;
 
 /// Fields that any head may have, whatever the fleet file says: the parser's slots live on the stack.
 pub const FIELDS_MAX: usize = 256;
@@ -246,138 +260,6 @@ pub fn parse_response(
     }))
 }
 
-/// The fields of an accepted head, in order, values without the white space around them.
-pub fn fields(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let mut rest = head.strip_prefix(b"\r\n").unwrap_or(head);
-    let mut take = move || {
-        let end = memchr(b'\n', rest)?;
-        let line = &rest[..end];
-        rest = &rest[end + 1..];
-        Some(line.strip_suffix(b"\r").unwrap_or(line))
-    };
-    take();
-    std::iter::from_fn(move || {
-        let line = take()?;
-        let colon = memchr(b':', line)?;
-        Some((&line[..colon], trim(&line[colon + 1..])))
-    })
-}
-
-/// Value of the field `name` (lower case) in an accepted head; the first one when repeated.
-pub fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let name = name.as_bytes();
-    let mut all = fields(head);
-    all.find(|(have, _)| have.eq_ignore_ascii_case(name))
-        .map(|(_, value)| value)
-}
-
-/// `token` of RFC 9110 section 5.6.2: what methods, field names and chunk extensions are made of.
-pub(super) fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
-/// What a field value may hold: visible bytes, space, tab and obs-text, so no control byte (RFC 9110 section 5.5).
-pub(super) fn is_field_byte(byte: u8) -> bool {
-    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
-}
-
-/// What the fields of one head say about framing and the connection.
-struct Fields {
-    version: Version,
-    length: Option<u64>,
-    chunked: bool,
-    close: bool,
-    hosts: usize,
-    host_ok: bool,
-    expect: Expect,
-    media: Media,
-    media_seen: bool,
-    retry_after_s: Option<u64>,
-}
-
-impl Fields {
-    fn read(headers: &[Header], version: Version) -> Result<Fields, HeadFault> {
-        let mut fields = Fields {
-            version,
-            length: None,
-            chunked: false,
-            close: false,
-            hosts: 0,
-            host_ok: true,
-            expect: Expect::None,
-            media: Media::Other,
-            media_seen: false,
-            retry_after_s: None,
-        };
-        for header in headers {
-            fields.take(header.name, header.value)?;
-        }
-        match (fields.chunked, fields.length, version) {
-            (true, Some(_), _) => Err(HeadFault::Bad("both content-length and transfer-encoding")),
-            (true, None, Version::Http10) => Err(HeadFault::Bad("transfer-encoding on HTTP/1.0")),
-            _ => Ok(fields),
-        }
-    }
-
-    fn take(&mut self, name: &str, value: &[u8]) -> Result<(), HeadFault> {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        match name.len() {
-            4 if is("host") => {
-                self.hosts += 1;
-                self.host_ok &= is_host(value);
-            }
-            6 if is("expect") => {
-                for item in items(value) {
-                    let known = item.eq_ignore_ascii_case(b"100-continue");
-                    self.expect = match self.expect {
-                        Expect::None | Expect::Continue if known => Expect::Continue,
-                        _ => Expect::Other,
-                    };
-                }
-            }
-            10 if is("connection") => {
-                self.close |= items(value).any(|item| item.eq_ignore_ascii_case(b"close"));
-            }
-            11 if is("retry-after") && self.retry_after_s.is_none() => {
-                self.retry_after_s = decimal(value);
-            }
-            12 if is("content-type") && !self.media_seen => {
-                self.media = media(value);
-                self.media_seen = true;
-            }
-            14 if is("content-length") => {
-                let length = decimal(value).ok_or(HeadFault::Bad("bad content-length"))?;
-                if self.length.replace(length).is_some() {
-                    return Err(HeadFault::Bad("repeated content-length"));
-                }
-            }
-            17 if is("transfer-encoding") => {
-                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(HeadFault::Bad("bad transfer-encoding"));
-                }
-                self.chunked = true;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// RFC 9112 section 3.2. HTTP/1.0 may leave Host out.
-    fn check_host(&self) -> Result<(), HeadFault> {
-        match (self.hosts, self.version) {
-            (0, Version::Http11) => Err(HeadFault::Bad("missing host")),
-            (2.., _) => Err(HeadFault::Bad("repeated host")),
-            _ if !self.host_ok => Err(HeadFault::Bad("bad host")),
-            _ => Ok(()),
-        }
-    }
-
-    /// HTTP/1.0 always closes: its keep-alive was never a standard, and intermediaries misread it.
-    fn keep_alive(&self) -> bool {
-        self.version == Version::Http11 && !self.close
-    }
-}
-
 /// RFC 9112 section 6.3. On 1xx and 204 a coding or a length is forbidden (section 6.1, RFC 9110 section 8.6); a
 /// length of zero is harmless and common.
 fn response_body(status: u16, fields: &Fields) -> Result<ResponseBody, HeadFault> {
@@ -443,10 +325,10 @@ fn find_end(
             }
             pos += 2;
         }
-        *scanned = if window[pos..].first() == Some(&b'\r') {
-            pos
-        } else {
-            window.len()
+        // A CR at the very end may still become a line end: it is looked at again.
+        *scanned = match window[pos..] {
+            [b'\r'] => pos,
+            _ => window.len(),
         };
     }
     if buf.len() >= limits.bytes_max {
@@ -480,112 +362,4 @@ fn version(minor: Option<u8>) -> Version {
         Some(1) => Version::Http11,
         _ => Version::Http10,
     }
-}
-
-/// The part of a target that names a resource (RFC 9112 section 3.2). An absolute target without a path means `/`: the span
-/// then covers the second slash of its `://`, so that a path is always bytes of the buffer.
-fn target_path(method: &str, target: &[u8]) -> Result<Range<usize>, HeadFault> {
-    const BAD: HeadFault = HeadFault::Bad("malformed request target");
-    if !target.is_ascii() {
-        return Err(BAD);
-    }
-    let start = match target {
-        [b'/', ..] => 0,
-        [b'*'] if method == "OPTIONS" => return Ok(0..1),
-        // Authority form: nobody's path, so it will be an unknown route.
-        _ if method == "CONNECT" && is_host(target) => return Ok(0..target.len()),
-        _ => {
-            let colon = memchr(b':', target).ok_or(BAD)?;
-            let scheme = &target[..colon];
-            let known = [&b"http"[..], b"https"];
-            if !known.iter().any(|name| scheme.eq_ignore_ascii_case(name))
-                || !target[colon..].starts_with(b"://")
-            {
-                return Err(BAD);
-            }
-            let authority = colon + 3;
-            let length = target[authority..]
-                .iter()
-                .position(|byte| b"/?#".contains(byte))
-                .unwrap_or(target.len() - authority);
-            if !is_host(&target[authority..authority + length]) {
-                return Err(BAD);
-            }
-            match target.get(authority + length) {
-                Some(b'/') => authority + length,
-                _ => return Ok(authority - 1..authority),
-            }
-        }
-    };
-    let end = memchr2(b'?', b'#', &target[start..]).map_or(target.len(), |at| start + at);
-    Ok(start..end)
-}
-
-/// `uri-host [ ":" port ]` (RFC 9110 section 7.2), not empty. The comma, which RFC 3986 allows in a name, is refused: two Host
-/// fields that some hop joined into one look like that. So is user information.
-fn is_host(value: &[u8]) -> bool {
-    let (name_ok, rest) = if let [b'[', inner @ ..] = value {
-        let Some(close) = memchr(b']', inner) else {
-            return false;
-        };
-        let address = &inner[..close];
-        let ok = address
-            .iter()
-            .all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));
-        (ok && !address.is_empty(), &inner[close + 1..])
-    } else {
-        let (name, rest) = value.split_at(memchr(b':', value).unwrap_or(value.len()));
-        let ok = name
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte));
-        (ok && !name.is_empty(), rest)
-    };
-    name_ok
-        && match rest {
-            [] => true,
-            [b':', port @ ..] => port.iter().all(u8::is_ascii_digit),
-            _ => false,
-        }
-}
-
-/// `1*DIGIT` that fits; no sign, no list, no space inside.
-fn decimal(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    value.iter().try_fold(0u64, |sum, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        sum.checked_mul(10)?.checked_add(digit)
-    })
-}
-
-fn media(value: &[u8]) -> Media {
-    let end = memchr(b';', value).unwrap_or(value.len());
-    let name = trim(&value[..end]);
-    if name.eq_ignore_ascii_case(b"text/event-stream") {
-        Media::EventStream
-    } else if name.eq_ignore_ascii_case(b"application/json") {
-        Media::Json
-    } else {
-        Media::Other
-    }
-}
-
-/// The items of a comma list, empty ones left out (RFC 9110 section 5.6.1).
-fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value
-        .split(|byte| *byte == b',')
-        .map(trim)
-        .filter(|item| !item.is_empty())
-}
-
-/// Without optional white space (space and tab only) at both ends.
-fn trim(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = value {
-        value = rest;
-    }
-    while let [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
-    }
-    value
 }
