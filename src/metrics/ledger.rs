@@ -179,6 +179,13 @@ impl Tx<'_> {
         self.ledger.cells[CELLS_AT + cell.index()].store(n, Relaxed);
     }
 
+    /// Brings a counter that somebody else keeps up to `n`.
+    pub fn raise(&mut self, cell: Cell, n: u64) {
+        let now = &self.ledger.cells[CELLS_AT + cell.index()];
+        debug_assert!(now.load(Relaxed) <= n, "{} only grows", cell.name());
+        now.store(n, Relaxed);
+    }
+
     // One writer: a load and a store, not a locked add.
     fn plus(&mut self, slot: usize, n: u64) {
         let cell = &self.ledger.cells[slot];

@@ -125,9 +125,25 @@ impl Connection {
         self.advance(shard, now);
     }
 
+    /// The router is going down: close now when nothing is under way, and after the answer otherwise.
+    pub fn close_when_idle(&mut self, shard: &mut Shard, now: Instant) {
+        self.io.close = true;
+        if self.front == Front::Head && self.inbuf.is_empty() {
+            self.linger(now);
+        }
+        self.advance(shard, now);
+    }
+
     /// Writing failed.
     pub fn client_broken(&mut self, shard: &mut Shard, now: Instant) {
         self.cut(shard, now);
+    }
+
+    /// The leg in `slot` has its connection; its request goes out.
+    pub fn leg_connected(&mut self, slot: usize) {
+        if let Some(exchange) = &self.exchange {
+            self.io.bound_leg(slot, exchange.marks.leg_bound);
+        }
     }
 
     /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.
