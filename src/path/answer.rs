@@ -166,7 +166,7 @@ pub fn write_answer(
     body: &[u8],
 ) {
     let framing = if status == 204 {
-        Framing::UntilClose
+        Framing::None
     } else {
         Framing::Length(body.len() as u64)
     };

@@ -220,7 +220,7 @@ enum LegOp<R: Rt> {
 
 enum LegDone<R: Rt> {
     Dialed(io::Result<(R::Reader, R::Writer)>),
-    Sent(io::Result<()>, Vec<u8>, R::Writer),
+    Sent(Vec<u8>, R::Writer),
     Read(io::Result<usize>, Vec<u8>, R::Reader),
 }
 
@@ -235,8 +235,8 @@ async fn leg_op<R: Rt>(op: LegOp<R>) -> LegDone<R> {
     match op {
         LegOp::Dial(addr) => LegDone::Dialed(R::connect(addr).await),
         LegOp::Send(writer, request) => {
-            let (sent, buf, writer) = writer.write_all(request, 0).await;
-            LegDone::Sent(sent, buf, writer)
+            let (_, buf, writer) = writer.write_all(request, 0).await;
+            LegDone::Sent(buf, writer)
         }
         LegOp::Read(reader, buf) => {
             let (got, buf, reader) = reader.read(buf).await;
@@ -323,7 +323,7 @@ impl<R: Rt> LegIo<R> {
                 conn.leg_connected(slot);
             }
             LegDone::Dialed(Err(_)) => conn.leg_failed(shard, now, slot, LegFault::Connect),
-            LegDone::Sent(_, request, writer) => {
+            LegDone::Sent(request, writer) => {
                 // An engine may refuse before it has read everything, so a failed send is not the last word: the read is.
                 shard.give_buffer(request);
                 self.writer = Some(writer);

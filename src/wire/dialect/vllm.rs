@@ -18,8 +18,6 @@ mod tests;
 
 use std::ops::Range;
 
-pub use crate::wire::openai::{engine_error as error_in, engine_message as message};
-
 use crate::base::limits;
 use crate::wire::json::{Cursor, JsonFault, Kind};
 use crate::wire::openai::{EngineError, Input, Request, Route, engine_error, write_string};
