@@ -282,7 +282,8 @@ const CELLS_AT: usize = ENDS_AT + End::COUNT;
 const SLOTS: usize = CELLS_AT + Cell::COUNT;
 const FIRST_GAUGE: usize = Cell::ConnectionsOpen.index();
 
-const _: () = assert!(align_of::<ShardLedger>() >= 128 && size_of::<ShardLedger>() % 128 == 0);
+const _: () =
+    assert!(align_of::<ShardLedger>() >= 128 && size_of::<ShardLedger>().is_multiple_of(128));
 
 #[cfg(test)]
 mod tests {
