@@ -4,6 +4,7 @@
 //! Invariant: an [`Ask`] has only values of the right type; whether they make sense together is checked in `engine`.
 
 mod reader;
+mod values;
 
 use self::reader::{Reader, Turn};
 use crate::stub::handoff::Claim;

@@ -8,60 +8,24 @@
 //!
 //! Invariant: a dead engine answers no completion and calls itself unhealthy until [`Engine::restart`].
 
+mod check;
+mod page;
+mod setup;
+
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use self::setup::Setup;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
-use crate::stub::answer::{Answer, JSON};
+use crate::stub::answer::Answer;
 use crate::stub::ask::{self, Ask, Route, Transfer};
 use crate::stub::handoff::{EngineName, Handoffs, Taken, engine_name};
 use crate::stub::load::{Finish, Load, Resident};
 use crate::stub::profile::Profile;
 use crate::stub::refusal::Refusal;
 use crate::stub::stream::{Plan, Shape, Stream};
-use crate::stub::{text, vllm};
-
-/// What an engine is told at start.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    pub model: String,
-    /// Longest prompt and answer together, tokens.
-    pub len_max: u64,
-    /// Tokens in a KV block, and blocks. Real ones on a GPU have 16-token blocks.
-    pub block_tokens: u32,
-    pub blocks: u32,
-    pub profile: Profile,
-    /// Whether a KV connector is there. Without one handoff parameters are ignored, as vLLM does.
-    pub connector: bool,
-    /// Where the connector's side channel listens. Told to peers, used by nobody.
-    pub host: String,
-    pub port: u16,
-    /// Bounds of an answer's natural length, tokens; by the prompt's seed. `None`: an answer ends at its limit, or after 16
-    /// tokens where chat sets none.
-    pub answer_tokens: Option<(u64, u64)>,
-    pub seed: u64,
-    /// Time of day at [`Instant::ZERO`], Unix seconds.
-    pub epoch_unix_s: u64,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        Setup {
-            model: "tiny".into(),
-            len_max: 131_072,
-            block_tokens: 16,
-            blocks: 131_072,
-            profile: Profile::default(),
-            connector: true,
-            host: "127.0.0.1".into(),
-            port: 5_600,
-            answer_tokens: None,
-            seed: 0,
-            epoch_unix_s: 1_795_992_884,
-        }
-    }
-}
+use crate::stub::vllm::{self, pages};
 
 /// One request as it came, its head read and its body whole.
 #[derive(Clone, Copy, Debug, Default)]
@@ -228,7 +192,7 @@ impl Engine {
                 .return_token_strs
                 .then(|| ask.prompt.as_ref().map(ask::Prompt::strs))
                 .flatten();
-            let answer = vllm::tokenized(&ids, strs.as_deref(), self.setup.len_max);
+            let answer = pages::tokenized(&ids, strs.as_deref(), self.setup.len_max);
             return Ok(at_once(now, answer));
         }
         if self.load.is_dead() {
@@ -246,136 +210,6 @@ impl Engine {
             },
         };
         Ok(self.generate(now, job, &ask.transfer, handoffs))
-    }
-
-    /// Everything that vLLM refuses before it starts, in its order: the schema's cross-checks, the model, the prompt, the limits.
-    fn check(&self, route: Route, ask: &Ask) -> Result<(Plan, Vec<u32>), Refusal> {
-        if ask.stream_options && !ask.stream {
-            return Err(Refusal::bad(
-                "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
-                Some("stream_options"),
-            ));
-        }
-        if ask.prompt_logprobs && ask.stream {
-            return Err(Refusal::bad(
-                "`prompt_logprobs` are not available when `stream=True`. (parameter=prompt_logprobs)",
-                Some("prompt_logprobs"),
-            ));
-        }
-        if let Some(model) = ask.model.as_deref().filter(|m| *m != self.setup.model) {
-            return Err(Refusal::unknown_model(model, &self.setup.model));
-        }
-        let ids = ask
-            .prompt
-            .as_ref()
-            .map(ask::Prompt::ids)
-            .unwrap_or_default();
-        let mut plan = Plan {
-            seed: text::seed(&ids),
-            prompt_tokens: ids.len() as u64,
-            tokens: 1,
-            finish: Finish::Length,
-            interval: 1,
-            ids: ask.return_token_ids,
-        };
-        if route == Route::Tokenize {
-            return Ok((plan, ids));
-        }
-        self.check_prompt(route, plan.prompt_tokens)?;
-        if let Some(n) = ask.n.filter(|n| *n < 1) {
-            let message = format!("n must be at least 1, got {n}.");
-            return Err(Refusal::bad(message, None));
-        }
-        if ask.n.is_some_and(|n| n > 1) {
-            let message = "The simulated engine makes one choice a request (parameter=n)";
-            return Err(Refusal::bad(message, Some("n")));
-        }
-        if let Some(t) = ask.temperature.filter(|t| *t < 0.0) {
-            let message = format!("temperature must be non-negative, got {t:?}.");
-            return Err(Refusal::value(&message, "temperature", &format!("{t:?}")));
-        }
-        if let Some(i) = ask.stream_interval.filter(|i| *i < 1) {
-            let message = format!("stream_interval must be at least 1, got {i}.");
-            return Err(Refusal::value(&message, "stream_interval", &i.to_string()));
-        }
-        plan.interval = ask.stream_interval.unwrap_or(1).max(1) as u64;
-        (plan.tokens, plan.finish) = self.length(route, ask, &plan)?;
-        Ok((plan, ids))
-    }
-
-    fn check_prompt(&self, route: Route, tokens: u64) -> Result<(), Refusal> {
-        let len_max = self.setup.len_max;
-        if tokens == 0 {
-            return Err(Refusal::bad(
-                "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)",
-                Some("prompt"),
-            ));
-        }
-        if tokens < len_max {
-            return Ok(());
-        }
-        let least = if route == Route::Chat {
-            "at least "
-        } else {
-            ""
-        };
-        let message = format!(
-            "This model's maximum context length is {len_max} tokens. However, your prompt contains {least}{tokens} input tokens, \
-             which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
-        );
-        Err(Refusal::value(
-            &message,
-            "input_tokens",
-            &tokens.to_string(),
-        ))
-    }
-
-    /// How many tokens the answer has, and why it ends.
-    fn length(&self, route: Route, ask: &Ask, plan: &Plan) -> Result<(u64, Finish), Refusal> {
-        let asked = match route {
-            Route::Chat => ask.max_completion_tokens.or(ask.max_tokens),
-            _ => Some(ask.max_tokens.unwrap_or(16)),
-        };
-        let room = self.setup.len_max - plan.prompt_tokens;
-        let limit = match asked {
-            Some(n) if n < 1 => {
-                let message = format!("max_tokens must be at least 1, got {n}.");
-                return Err(Refusal::value(&message, "max_tokens", &n.to_string()));
-            }
-            Some(n) if route == Route::Chat && n as u64 > self.setup.len_max => {
-                let message = format!(
-                    "max_tokens={n} cannot be greater than max_model_len={}. Please request fewer output tokens.",
-                    self.setup.len_max
-                );
-                return Err(Refusal::value(&message, "max_tokens", &n.to_string()));
-            }
-            Some(n) => room.min(n as u64),
-            None => room,
-        };
-        let least = match ask.min_tokens {
-            Some(n) if n < 0 => {
-                let message = format!("min_tokens must be greater than or equal to 0, got {n}.");
-                return Err(Refusal::value(&message, "min_tokens", &n.to_string()));
-            }
-            Some(n) if n as u64 > limit => {
-                let message = format!(
-                    "min_tokens must be less than or equal to max_tokens={limit}, got {n}."
-                );
-                return Err(Refusal::value(&message, "min_tokens", &n.to_string()));
-            }
-            n => n.unwrap_or(0) as u64,
-        };
-        let natural = match (ask.ignore_eos, self.setup.answer_tokens, asked) {
-            (true, ..) => None,
-            (_, Some((low, high)), _) => Some(low + plan.seed % (high.saturating_sub(low) + 1)),
-            (_, None, Some(_)) => None,
-            (_, None, None) => Some(16),
-        };
-        // The end-of-sequence token comes after the natural length, and counts.
-        Ok(match natural.map(|n| n.max(least) + 1) {
-            Some(n) if n <= limit => (n, Finish::Stop),
-            _ => (limit, Finish::Length),
-        })
     }
 
     /// Starts the request, which is all right.
@@ -522,70 +356,6 @@ impl Engine {
             (Some(id), _) => format!("{prefix}-{}", String::from_utf8_lossy(id)),
             (None, Some(id)) => format!("{prefix}-{id}"),
             (None, None) => format!("{prefix}-{:016x}", self.prng.u64()),
-        }
-    }
-
-    /// Everything that is no completion and no `/tokenize`.
-    fn page(
-        &mut self,
-        now: Instant,
-        path: &[u8],
-        method: &[u8],
-        handoffs: &mut Handoffs,
-    ) -> Answer {
-        let known: &[&[u8]] = &[
-            b"/health",
-            b"/ping",
-            b"/version",
-            b"/metrics",
-            b"/v1/models",
-            b"/load",
-        ];
-        if !known.contains(&path) {
-            return Answer::detail(404, "Not Found", None);
-        }
-        if method != b"GET" {
-            return Answer::detail(405, "Method Not Allowed", Some("GET"));
-        }
-        match path {
-            b"/version" => vllm::version(),
-            b"/v1/models" => {
-                let permission = format!("{:016x}", self.prng.u64());
-                vllm::models(
-                    &self.setup.model,
-                    &permission,
-                    self.unix_s(now),
-                    self.setup.len_max,
-                )
-            }
-            b"/metrics" => vllm::metrics(&self.setup.model, &self.gauges(now, handoffs)),
-            // Server load tracking is off, as it comes.
-            b"/load" => Answer::new(200, JSON, br#"{"server_load":0}"#.to_vec()),
-            _ if self.load.is_dead() => Answer::new(503, "", Vec::new()),
-            _ => Answer::new(200, "", Vec::new()),
-        }
-    }
-
-    fn gauges(&self, now: Instant, handoffs: &mut Handoffs) -> vllm::Gauges {
-        let load = &self.load;
-        let waiting = load.waiting(now);
-        let kv_tokens = load.kv_tokens() + handoffs.held_tokens(now, &self.name);
-        vllm::Gauges {
-            start_unix_s: self.setup.epoch_unix_s as f64 + self.started.nanos() as f64 / 1e9,
-            running: load.running() - waiting,
-            waiting,
-            kv_tokens,
-            kv_tokens_max: u64::from(self.setup.blocks) * u64::from(self.setup.block_tokens),
-            block_tokens: self.setup.block_tokens,
-            blocks: self.setup.blocks,
-            prompt_tokens: load.prompt_tokens.get(),
-            generation_tokens: load.generation_tokens.get(),
-            stopped: load.stopped.get(),
-            cut: load.cut.get(),
-            handoffs_used_again: handoffs.counts.again,
-            handoffs_late: handoffs.counts.late,
-            handoffs_astray: handoffs.counts.astray,
-            handoffs_orphaned: handoffs.counts.orphaned,
         }
     }
 

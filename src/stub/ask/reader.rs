@@ -3,16 +3,17 @@
 //!
 //! Invariant: `member` leaves the cursor anywhere; `body` puts it behind the member's value, which it has checked whole.
 
+use super::values::{DICT, STRING, json};
 use super::{Ask, Part, Prompt, Route, Transfer, no_prompt};
 use crate::stub::handoff::Claim;
 use crate::stub::refusal::Refusal;
-use crate::wire::json::{Cursor, JsonFault, Kind, RawStr, What};
+use crate::wire::json::{Cursor, Kind, RawStr};
 
 /// A message's role and content.
 pub(super) type Turn = (Vec<u8>, Vec<u8>);
 
 pub(super) struct Reader<'a> {
-    cursor: Cursor<'a>,
+    pub(super) cursor: Cursor<'a>,
     pub(super) members: usize,
     pub(super) messages: Option<Vec<Turn>>,
     pub(super) tools: Option<Vec<u8>>,
@@ -329,149 +330,4 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
-
-    fn text(&mut self, loc: &str) -> Result<Option<String>, Refusal> {
-        match self.peek()? {
-            Kind::Null => Ok(None),
-            Kind::String => {
-                let mut text = Vec::new();
-                self.cursor.string().map_err(json)?.unescape_into(&mut text);
-                Ok(Some(String::from_utf8_lossy(&text).into_owned()))
-            }
-            _ => Err(self.type_fault("string_type", loc, STRING)?),
-        }
-    }
-
-    fn flag(&mut self, loc: &str) -> Result<Option<bool>, Refusal> {
-        let kind = self.peek()?;
-        let (fault, msg) = match kind {
-            Kind::String => (
-                "bool_parsing",
-                "Input should be a valid boolean, unable to interpret input",
-            ),
-            _ => ("bool_type", "Input should be a valid boolean"),
-        };
-        let value = match kind {
-            Kind::Null => None,
-            Kind::True => Some(true),
-            Kind::False => Some(false),
-            _ => return Err(self.type_fault(fault, loc, msg)?),
-        };
-        self.cursor.skip().map_err(json)?;
-        Ok(value)
-    }
-
-    fn number(&mut self, loc: &str) -> Result<Option<f64>, Refusal> {
-        match self.peek()? {
-            Kind::Null => Ok(None),
-            Kind::Number => {
-                let text = self.cursor.number().map_err(json)?;
-                // The grammar of JSON numbers is within that of Rust's floats.
-                Ok(std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()))
-            }
-            _ => Err(self.type_fault("float_type", loc, "Input should be a valid number")?),
-        }
-    }
-
-    fn integer(&mut self, loc: &str) -> Result<Option<i64>, Refusal> {
-        match self.peek()? {
-            Kind::Null => return Ok(None),
-            Kind::Number => {}
-            Kind::String => {
-                let msg = "Input should be a valid integer, unable to parse string as an integer";
-                return Err(self.type_fault("int_parsing", loc, msg)?);
-            }
-            _ => {
-                return Err(self.type_fault("int_type", loc, "Input should be a valid integer")?);
-            }
-        }
-        let before = self.cursor.clone();
-        match self.number(loc)? {
-            // Exact below 2^53; above it only "very many" matters.
-            Some(n) if n.fract() == 0.0 => Ok(Some(n as i64)),
-            _ => {
-                self.cursor = before;
-                let msg = "Input should be a valid integer, got a number with a fractional part";
-                Err(self.type_fault("int_from_float", loc, msg)?)
-            }
-        }
-    }
-
-    /// Whether an object is next; `null` is passed over, anything else is a fault.
-    fn enter_object(&mut self, loc: &str, fault: &str) -> Result<bool, Refusal> {
-        match self.peek()? {
-            Kind::Object => Ok(true),
-            Kind::Null => {
-                self.cursor.skip().map_err(json)?;
-                Ok(false)
-            }
-            _ => Err(self.type_fault(fault, loc, DICT)?),
-        }
-    }
-
-    fn type_fault(&mut self, kind: &str, loc: &str, msg: &str) -> Result<Refusal, Refusal> {
-        let input = self.input()?;
-        Ok(Refusal::schema(kind, loc, msg, &input, ""))
-    }
-
-    /// The next value as the schema's messages show it.
-    fn input(&mut self) -> Result<String, Refusal> {
-        let mut items = 0;
-        let kind = self.peek()?;
-        Ok(match kind {
-            Kind::Null => "None".into(),
-            Kind::True => "True".into(),
-            Kind::False => "False".into(),
-            Kind::String => self.text("")?.unwrap_or_default(),
-            Kind::Number => {
-                String::from_utf8_lossy(self.cursor.number().map_err(json)?).into_owned()
-            }
-            Kind::Array => {
-                let mut walk = self.cursor.array().map_err(json)?;
-                while self.cursor.item(&mut walk).map_err(json)? {
-                    self.cursor.skip().map_err(json)?;
-                    items += 1;
-                }
-                format!("<list of {items} items>")
-            }
-            Kind::Object => {
-                let mut walk = self.cursor.object().map_err(json)?;
-                while self.cursor.key(&mut walk).map_err(json)?.is_some() {
-                    self.cursor.skip().map_err(json)?;
-                    items += 1;
-                }
-                format!("<dict of {items} items>")
-            }
-        })
-    }
-
-    fn peek(&mut self) -> Result<Kind, Refusal> {
-        self.cursor.peek().map_err(json)
-    }
-
-    fn finish(&self) -> Result<(), Refusal> {
-        self.cursor.clone().finish().map_err(json)
-    }
-}
-
-const STRING: &str = "Input should be a valid string";
-const DICT: &str = "Input should be a valid dictionary";
-
-fn json(fault: JsonFault) -> Refusal {
-    let loc = format!("body.{}", fault.at);
-    let error = match fault.what {
-        What::End => "Unterminated string starting at",
-        What::Byte | What::Number => "Expecting value",
-        What::String | What::Surrogate => "Invalid control character at",
-        What::Depth => "maximum recursion depth exceeded",
-        What::Trailing => "Extra data",
-    };
-    let more = format!(", 'ctx': {{'error': '{error}'}}");
-    Refusal::schema(
-        "json_invalid",
-        &loc,
-        "JSON decode error",
-        "<dict of 0 items>",
-        &more,
-    )
 }
