@@ -172,7 +172,7 @@ impl Key {
         }
     }
 
-    /// What a reader of a fleet file should know, in one comment line.
+    /// What a reader of a fleet file should know: comment lines to stand above the key.
     pub fn comment(&self) -> String {
         if matches!(self.want, Want::Section | Want::Sections) {
             return format!("# {}", self.doc);
@@ -182,11 +182,10 @@ impl Key {
         } else {
             format!(" {}", self.unit)
         };
+        let (allowed, default) = (self.allowed(), self.default());
         format!(
-            "# {} Allowed: {}{unit}. Default: {}.",
-            self.doc,
-            self.allowed(),
-            self.default()
+            "# {}\n# Allowed: {allowed}{unit}. Default: {default}.",
+            self.doc
         )
     }
 }
