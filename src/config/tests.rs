@@ -501,7 +501,7 @@ fn the_full_file_tells_everything_about_every_key() {
     assert_eq!(full.serving.request_timeout, small.serving.request_timeout);
 }
 
-// proves R-CFG-7
+// The half of R-CFG-7 that this room owns.
 #[test]
 fn keys_that_need_a_restart_are_named() {
     let old = toml(FULL).unwrap().fleet;
