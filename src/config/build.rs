@@ -72,7 +72,12 @@ fn serving(top: &Scope<'_>, faults: &mut Faults<'_>) -> Serving {
     let queue_timeout = top.seconds(QUEUE_TIMEOUT);
     if queue_capacity > 0 && queue_timeout.is_zero() {
         let what = "must be positive when serving.queue_capacity is";
-        let fault = faults.add(top.at(QUEUE_TIMEOUT), QUEUE_TIMEOUT, what);
+        let key = if top.has(QUEUE_TIMEOUT) {
+            QUEUE_TIMEOUT
+        } else {
+            "serving.queue_capacity"
+        };
+        let fault = faults.add(top.at(key), QUEUE_TIMEOUT, what);
         (fault.found, fault.unit) = ("0".to_owned(), "seconds");
         fault.allowed = "more than 0, up to 86400".to_owned();
     }
