@@ -9,6 +9,8 @@ pub mod admin;
 
 pub mod monitor;
 
+pub mod port;
+
 pub mod resolve;
 
 pub mod serve;
