@@ -1,15 +1,19 @@
 //! The admin routes as functions: which route, who may ask, what the answer is. The server on `admin_listen` and the
-//! asks of shards both come through [`Desk`]; nothing here does I/O.
+//! asks of shards both come through [`Desk`]; nothing here does I/O but
+//! reading the key file at start.
 //!
 //! Invariant: `/health`, `/ready` and `/v1/models` are open to everyone on both ports; the others are not on the data
 //! port when `admin_listen` is set, and never shown to a peer that [`admit`] refuses.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Ask, Shared};
 use crate::metrics::standing::{self, Answer};
 use crate::metrics::{state, text};
+use crate::wire::h1::head::Method;
 
 /// A route of this room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,18 @@ impl AdminKey {
         (!key.is_empty()).then(|| AdminKey(key.to_vec()))
     }
 
+    /// Errors name the file.
+    pub fn load(path: &Path) -> io::Result<AdminKey> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let empty = || {
+            named(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the admin key is empty",
+            ))
+        };
+        AdminKey::new(&std::fs::read(path).map_err(named)?).ok_or_else(empty)
+    }
+
     /// Takes as long as `given` is, wherever the first difference lies, and tells nothing about our length.
     pub fn matches(&self, given: &[u8]) -> bool {
         let mut different = usize::from(given.len() != self.0.len());
@@ -118,7 +134,7 @@ pub fn answer(method: &str, route: Route, shared: &Shared, uptime: Duration) -> 
     match route {
         Route::Health => standing::health(&shared.health()),
         Route::Ready => standing::ready(&shared.health()),
-        Route::Models => standing::models(shared.models.iter().map(String::as_str)),
+        Route::Models => standing::models(shared.models()),
         Route::Metrics => Answer {
             status: 200,
             content_type: text::CONTENT_TYPE,
@@ -159,14 +175,20 @@ impl Desk {
     }
 
     pub fn answer_ask(&self, ask: Ask) {
-        let bearer = ask.bearer.as_deref();
+        let Ask { request, reply } = ask;
+        let given = request.authorization.as_deref().and_then(bearer);
         let peer = Peer {
             door: Door::Data,
-            loopback: ask.loopback,
-            bearer,
+            loopback: request.loopback,
+            bearer: given,
         };
-        let answer = self.serve(&ask.method, &ask.path, peer);
-        ask.reply.send(answer);
+        // `answer` knows the two methods that there are by name; any other is none of them.
+        let method = match request.method {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post | Method::Options | Method::Other => "",
+        };
+        reply.send(self.serve(method, &request.path, peer));
     }
 }
 

@@ -2,8 +2,8 @@
 //! admin routes (on `admin_listen`, and for shards that pass them on), and turns signals into a drain. It never sees a
 //! client's completion byte; shards read its work through atomics only, so a stuck control thread slows no stream.
 //!
-//! Owns: the admin listener, the probes, the `live` flags of the board, the gate. May use base, metrics and ordinary
-//! libraries. Invariant: everything it accepts is bounded (connections, asks, bytes, time).
+//! Owns: the admin listener, the probes, the `live` flags of the board, the gate. May use what is above
+//! the line and ordinary libraries. Invariant: everything it accepts is bounded (connections, asks, bytes, time).
 
 pub mod admin;
 
@@ -24,44 +24,23 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
+use crate::base::units::Dialect;
+use crate::config::checked::{Admission, Fleet};
+use crate::config::topology::{self, Snapshot};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
 use crate::metrics::picture::{
-    AdmissionMode, EngineView, Limits, Picture, ShardView, TokenAccounting,
+    AdmissionMode, EngineView, Picture, Room, ShardView, TokenAccounting,
 };
-use crate::metrics::standing::{Answer, EngineLine, EngineLines, Fleet, Gate, HealthView, Role};
+use crate::metrics::standing::{self, Answer, HealthView};
+use crate::shard::{self, ControlRequest, budget};
 
-/// What control reads, and the gate it writes. Built once at start, shared by `Arc`.
+/// What control reads of the router, and the few flags of it that it writes. Built once at start, shared by `Arc`.
 pub struct Shared {
     pub router_id: String,
-    /// The served model first, then its aliases.
-    pub models: Vec<String>,
-    pub token_accounting: TokenAccounting,
-    pub mode: AdmissionMode,
-    pub limits: Limits,
-    /// A request makes one leg (openai dialect).
-    pub one_leg: bool,
-    /// In board order.
-    pub engines: Vec<EngineFacts>,
-    pub board: Arc<dyn EngineLines>,
+    pub snapshot: Arc<Snapshot>,
+    pub state: Arc<shard::Shared>,
     pub shards: Vec<ShardFacts>,
-    pub gate: Arc<Gate>,
-}
-
-/// An engine as control needs it.
-#[derive(Clone, Debug)]
-pub struct EngineFacts {
-    pub iid: String,
-    pub role: Role,
-    pub pinned: bool,
-    pub tls: bool,
-    /// As in the URL; an IPv6 literal with or without brackets.
-    pub host: String,
-    pub port: u16,
-    /// Path before the API routes, without a slash at its end.
-    pub prefix: String,
-    /// Where the name led at start (see [`resolve`]); none when it led nowhere.
-    pub addresses: Vec<SocketAddr>,
 }
 
 /// A shard as control needs it.
@@ -77,50 +56,58 @@ pub struct ShardFacts {
 impl Shared {
     /// What `/health` and `/ready` say; allocates nothing.
     pub fn health(&self) -> HealthView<'_> {
-        let line = |(i, e): (usize, &EngineFacts)| (e.role, e.pinned, self.board.line(i));
+        let engine = |e: &topology::EngineView| (e.role, e.pin, self.state.board.line(e.id).into());
+        let engines = self.snapshot.engines.iter().map(engine);
         HealthView {
-            standing: self.gate.standing(),
+            standing: self.state.standing.standing(),
             why: None,
-            fleet: Fleet::look(self.engines.iter().enumerate().map(line), self.one_leg),
+            fleet: standing::Fleet::look(engines, self.one_leg()),
             epoch: None,
             holder: None,
         }
     }
 
+    /// The served model first, then its aliases.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let fleet = &self.snapshot.fleet;
+        std::iter::once(&fleet.model)
+            .chain(&fleet.model_aliases)
+            .map(String::as_str)
+    }
+
     /// Everything, at about one moment: each shard's ledger is consistent in itself.
     pub fn picture(&self, uptime: Duration) -> Picture<'_> {
         let health = self.health();
-        let engines = self.engines.iter().enumerate();
+        let fleet = &self.snapshot.fleet;
+        let engine = |e| engine_view(e, &self.state.board);
         Picture {
             version: env!("CARGO_PKG_VERSION"),
             router_id: &self.router_id,
             uptime,
-            models: self.models.iter().map(String::as_str).collect(),
-            token_accounting: self.token_accounting,
-            mode: self.mode,
-            limits: self.limits,
+            models: self.models().collect(),
+            token_accounting: token_accounting(fleet),
+            mode: match fleet.serving.admission {
+                Admission::Predictive => AdmissionMode::Predictive,
+                Admission::Open => AdmissionMode::Open,
+            },
+            seats: room(&self.state.seats),
+            retained: room(&self.state.retained),
+            queue_limit: fleet.serving.queue_capacity as u64,
             standing: health.standing,
             why: health.why,
             epoch: health.epoch,
             holder: health.holder,
-            one_leg: self.one_leg,
-            engines: engines.map(|(i, e)| e.view(self.board.line(i))).collect(),
+            one_leg: self.one_leg(),
+            engines: self.snapshot.engines.iter().map(engine).collect(),
             shards: self.shards.iter().map(ShardFacts::view).collect(),
             totals: Counts::default(),
             times: Times::default(),
         }
         .totalled()
     }
-}
 
-impl EngineFacts {
-    fn view(&self, line: EngineLine) -> EngineView<'_> {
-        EngineView {
-            iid: &self.iid,
-            role: self.role,
-            pinned: self.pinned,
-            line,
-        }
+    fn one_leg(&self) -> bool {
+        self.snapshot.fleet.engine.dialect == Dialect::Openai
     }
 }
 
@@ -136,45 +123,33 @@ impl ShardFacts {
     }
 }
 
-/// What the fleet file sets for this thread.
+/// What the caller decides; the rest is in the snapshot's fleet.
 pub struct Settings {
     pub admin_listen: Option<SocketAddr>,
     pub admin_key: Option<admin::AdminKey>,
-    pub monitor_interval: Duration,
-    pub health_timeout: Duration,
-    /// A health pass each so many monitoring passes; 0 is off.
-    pub liveness_every: u32,
-    /// Misses in a row that take an engine out.
-    pub liveness_misses: u32,
     /// SIGTERM and SIGINT are ours.
     pub signals: bool,
     /// Called on the control thread; must not block.
     pub on_notice: Box<dyn FnMut(signals::Notice) + Send>,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            admin_listen: None,
-            admin_key: None,
-            monitor_interval: Duration::from_secs(1),
-            health_timeout: Duration::from_secs(5),
-            liveness_every: 10,
-            liveness_misses: 2,
+impl Settings {
+    /// As the fleet file says; reads the key file. The caller adds its `on_notice`.
+    pub fn of(fleet: &Fleet) -> io::Result<Settings> {
+        let runtime = &fleet.runtime;
+        let key = runtime.admin_key_file.as_deref().map(admin::AdminKey::load);
+        Ok(Settings {
+            admin_listen: runtime.admin_listen,
+            admin_key: key.transpose()?,
             signals: true,
             on_notice: Box::new(|_| ()),
-        }
+        })
     }
 }
 
-/// A request for an admin route that came in on a data port. Its head is parsed; these routes take no body yet.
+/// An admin request that came in on a data port, and the way back.
 pub struct Ask {
-    pub method: String,
-    pub path: String,
-    /// The peer's address is a loopback one.
-    pub loopback: bool,
-    /// What followed `Bearer ` in `authorization`.
-    pub bearer: Option<Vec<u8>>,
+    pub request: ControlRequest,
     pub reply: Reply,
 }
 
@@ -237,8 +212,8 @@ impl Handle {
 /// Starts the thread; returns once the listener is bound and the signals are caught.
 pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
     assert_eq!(
-        shared.engines.len(),
-        shared.board.count(),
+        shared.snapshot.engines.len(),
+        shared.state.board.len(),
         "the board has a line per engine"
     );
     let bind = |at| TcpListener::bind(at).map_err(|e| named(e, &format!("admin_listen {at}")));
@@ -291,16 +266,10 @@ async fn run(
         Err(e) => return drop(up.send(Err(e))),
     };
     let _ = up.send(Ok(()));
-    let watching = monitor::Plan {
-        interval: settings.monitor_interval,
-        timeout: settings.health_timeout,
-        every: settings.liveness_every,
-        misses: settings.liveness_misses,
-    };
-    let watching = tokio::spawn(monitor::run(shared.clone(), watching));
+    let watching = tokio::spawn(monitor::run(shared.clone()));
     if let Some(caught) = caught {
         tokio::spawn(signals::run(
-            shared.gate.clone(),
+            shared.state.clone(),
             caught,
             settings.on_notice,
         ));
@@ -335,6 +304,32 @@ fn prepare(
     let listener = listener.map(adopt).transpose()?;
     let caught = catch.then(signals::Caught::new).transpose()?;
     Ok((listener, caught))
+}
+
+fn engine_view<'a>(
+    engine: &'a topology::EngineView,
+    board: &shard::board::Board,
+) -> EngineView<'a> {
+    EngineView {
+        iid: &engine.iid,
+        role: engine.role,
+        pinned: engine.pin,
+        line: board.line(engine.id).into(),
+    }
+}
+
+fn token_accounting(fleet: &Fleet) -> TokenAccounting {
+    match fleet.engine.dialect {
+        Dialect::Vllm | Dialect::Sglang => TokenAccounting::TokenIds,
+        Dialect::Openai => TokenAccounting::Unavailable,
+    }
+}
+
+fn room(gate: &budget::Gate) -> Room {
+    Room {
+        held: gate.held(),
+        limit: gate.limit(),
+    }
 }
 
 fn named(e: io::Error, what: &str) -> io::Error {

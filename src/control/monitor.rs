@@ -19,18 +19,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{EngineFacts, Shared};
-
-/// When to look and how long to wait.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    pub interval: Duration,
-    pub timeout: Duration,
-    /// A health pass each so many passes, the first included; 0 is off.
-    pub every: u32,
-    /// Misses in a row that take an engine out.
-    pub misses: u32,
-}
+use super::Shared;
+use crate::config::topology::EngineView;
 
 /// The rule. Engines count as live until they miss.
 #[derive(Debug)]
@@ -108,42 +98,50 @@ impl fmt::Display for Miss {
 }
 
 /// Passes for the life of the thread.
-pub async fn run(shared: Arc<Shared>, plan: Plan) {
-    let live = (0..shared.engines.len()).map(|i| shared.board.line(i).live);
-    let mut liveness = Liveness::new(live, plan.every, plan.misses);
-    if plan.every != 0 && shared.engines.iter().any(|e| e.tls) {
+pub async fn run(shared: Arc<Shared>) {
+    let fleet = &shared.snapshot.fleet;
+    let rules = &fleet.recovery;
+    let board = &shared.state.board;
+    let live = shared
+        .snapshot
+        .engines
+        .iter()
+        .map(|e| board.line(e.id).is_live());
+    let mut liveness = Liveness::new(live, rules.liveness_every, rules.liveness_misses);
+    if rules.liveness_every != 0 && shared.snapshot.engines.iter().any(|e| e.tls) {
         tracing::warn!("https engines are not probed; they count as live");
     }
-    let mut ticks = interval(plan.interval.max(INTERVAL_MIN));
+    let mut ticks = interval(fleet.controller.monitor_interval.max(INTERVAL_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for pass in 0u64.. {
         ticks.tick().await;
         if liveness.due(pass) {
-            health_pass(&shared, plan.timeout, &mut liveness).await;
+            health_pass(&shared, fleet.engine.health_timeout, &mut liveness).await;
         }
     }
 }
 
 /// Asks every engine, then sets the flags that change. https engines are left as they are: no TLS here yet.
-async fn health_pass(shared: &Arc<Shared>, limit: Duration, liveness: &mut Liveness) {
+async fn health_pass(shared: &Shared, limit: Duration, liveness: &mut Liveness) {
     let mut probes = JoinSet::new();
-    for (i, engine) in shared.engines.iter().enumerate().filter(|(_, e)| !e.tls) {
+    for engine in shared.snapshot.engines.iter().filter(|e| !e.tls) {
         let engine = engine.clone();
         probes.spawn(async move {
             let asked = timeout(limit, probe(&engine)).await;
-            (i, asked.unwrap_or(Err(Miss::Late)))
+            (engine.id, asked.unwrap_or(Err(Miss::Late)))
         });
     }
     while let Some(probed) = probes.join_next().await {
-        let Ok((i, result)) = probed else { continue };
-        let iid = shared.engines[i].iid.as_str();
-        match (liveness.observe(i, result.is_ok()), result) {
+        let Ok((id, result)) = probed else { continue };
+        let iid = shared.snapshot.engine(id).map(|e| e.iid.as_str());
+        let line = shared.state.board.line(id);
+        match (liveness.observe(id.index(), result.is_ok()), result) {
             (Some(true), _) => {
-                shared.board.set_live(i, true);
+                line.set_live(true);
                 tracing::info!(iid, "engine is live again");
             }
             (Some(false), Err(miss)) => {
-                shared.board.set_live(i, false);
+                line.set_live(false);
                 tracing::warn!(iid, %miss, "engine is not live");
             }
             (None, Err(miss)) => tracing::debug!(iid, %miss, "health probe missed"),
@@ -153,15 +151,15 @@ async fn health_pass(shared: &Arc<Shared>, limit: Duration, liveness: &mut Liven
 }
 
 /// One question, on the first address that takes a connection. The caller bounds the time.
-async fn probe(engine: &EngineFacts) -> Result<(), Miss> {
-    let stream = connect(&engine.addresses).await?;
+async fn probe(engine: &EngineView) -> Result<(), Miss> {
+    let stream = connect(&engine.addrs).await?;
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_BYTES_MAX)
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(Miss::Wire)?;
     let request = Request::get(format!("{}/health", engine.prefix))
-        .header(HOST, authority(engine))
+        .header(HOST, engine.authority.as_str())
         .header(USER_AGENT, concat!("narwhal/", env!("CARGO_PKG_VERSION")))
         .header(ACCEPT, "*/*")
         .body(Empty::new())
@@ -188,15 +186,6 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Miss> {
         }
     }
     Err(miss)
-}
-
-fn authority(engine: &EngineFacts) -> String {
-    let (host, port) = (engine.host.as_str(), engine.port);
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
 }
 
 /// An interval of zero would spin.

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use thiserror::Error;
 
+use crate::config::topology::Snapshot;
+
 /// Why a name led nowhere.
 #[derive(Debug, Error)]
 pub enum ResolveError {
@@ -17,6 +19,19 @@ pub enum ResolveError {
     },
     #[error("engine `{iid}`: host `{host}` has no address")]
     Empty { iid: String, host: String },
+}
+
+/// Fills the addresses of every engine that is named, not numbered. An error leaves its engine without an address (its
+/// probes and legs fail); whether to start all the same is the caller's choice.
+pub fn fill(snapshot: &mut Snapshot) -> Vec<ResolveError> {
+    let mut errors = Vec::new();
+    for engine in snapshot.engines.iter_mut().filter(|e| e.is_name()) {
+        match resolve(&engine.iid, &engine.host, engine.port) {
+            Ok(addresses) => engine.addrs = addresses,
+            Err(e) => errors.push(e),
+        }
+    }
+    errors
 }
 
 /// The addresses of one engine, in the resolver's order, without doubles. Literals (brackets or not) need no resolver.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::metrics::standing::{Gate, Standing};
+use crate::shard::Shared;
 
 /// What the caller is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +42,9 @@ impl Caught {
 }
 
 /// Follows the signals for the life of the process.
-pub async fn run(gate: Arc<Gate>, mut caught: Caught, mut tell: impl FnMut(Notice)) {
+pub async fn run(shared: Arc<Shared>, mut caught: Caught, mut tell: impl FnMut(Notice)) {
     while caught.next().await.is_some() {
-        tell(on_signal(&gate));
+        tell(on_signal(&shared.standing));
     }
 }
 

@@ -1,48 +1,37 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::base::units::EngineId;
+use crate::config::{Format, parse};
 use crate::metrics::outcome::{End, RejectReason};
 use crate::metrics::standing::Standing;
+use crate::wire::h1::head::Method;
 
 /// Long enough for any machine; no test waits for it unless it fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A board that tells the test about every flag set.
-struct Board {
-    live: Vec<AtomicBool>,
-    told: Mutex<Sender<(usize, bool)>>,
-}
-
-impl EngineLines for Board {
-    fn count(&self) -> usize {
-        self.live.len()
-    }
-
-    fn line(&self, engine: usize) -> EngineLine {
-        EngineLine {
-            live: self.live[engine].load(Acquire),
-            ..EngineLine::default()
-        }
-    }
-
-    fn set_live(&self, engine: usize, live: bool) {
-        self.live[engine].store(live, Release);
-        let _ = self.told.lock().unwrap().send((engine, live));
-    }
-}
-
-fn shared(engines: Vec<EngineFacts>) -> (Arc<Shared>, Receiver<(usize, bool)>) {
-    let (told, telling) = channel();
-    let board = Board {
-        live: engines.iter().map(|_| AtomicBool::new(true)).collect(),
-        told: Mutex::new(told),
-    };
+/// A router of two shards; rows are iid, role and `host:port` of its engines.
+fn shared(engines: &[(&str, &str, String)], liveness_every: u32) -> Arc<Shared> {
+    let engine = |(iid, role, at): &(&str, &str, String)| json!({"iid": iid, "url": format!("http://{at}/base"), "role": role, "pin": true});
+    let file = json!({
+        "schema": "narwhal.fleet",
+        "schema_version": 2,
+        "model": "stub-model",
+        "engines": engines.iter().map(engine).collect::<Vec<_>>(),
+        "slo": {"ttft_s": 1, "tpot_s": 0.1},
+        "serving": {"admission": "open", "max_connections": 4},
+        "engine": {"health_timeout_s": 0.5},
+        "controller": {"monitor_interval_s": 0.02},
+        "recovery": {"liveness_every": liveness_every, "liveness_misses": 2},
+    });
+    let loaded = parse("f", &file.to_string(), Format::Json, &|_| None).unwrap();
+    let snapshot = Snapshot::new(1, loaded.fleet);
+    let state = shard::Shared::new(&snapshot);
     let shard = || ShardFacts {
         ledger: Arc::new(ShardLedger::new()),
         times: Arc::new(ShardTimes::new()),
@@ -50,53 +39,27 @@ fn shared(engines: Vec<EngineFacts>) -> (Arc<Shared>, Receiver<(usize, bool)>) {
         node: None,
         driver: "epoll",
     };
-    let shared = Shared {
+    Arc::new(Shared {
         router_id: "r1".into(),
-        models: vec!["stub-model".into()],
-        token_accounting: TokenAccounting::TokenIds,
-        mode: AdmissionMode::Open,
-        limits: Limits {
-            seats: 4,
-            queue: 0,
-            retained: 4,
-        },
-        one_leg: false,
-        engines,
-        board: Arc::new(board),
+        snapshot: Arc::new(snapshot),
+        state: Arc::new(state),
         shards: vec![shard(), shard()],
-        gate: Arc::new(Gate::new()),
-    };
-    (Arc::new(shared), telling)
+    })
 }
 
-fn engine(iid: &str, role: Role, address: SocketAddr) -> EngineFacts {
-    EngineFacts {
-        iid: iid.into(),
-        role,
-        pinned: true,
-        tls: false,
-        host: address.ip().to_string(),
-        port: address.port(),
-        prefix: "/base".into(),
-        addresses: vec![address],
-    }
+/// Two engines that nobody probes.
+fn pair() -> Arc<Shared> {
+    let at = |port| format!("127.0.0.1:{port}");
+    shared(&[("e0", "prefill", at(9)), ("e1", "decode", at(10))], 0)
 }
 
-fn pair() -> Vec<EngineFacts> {
-    let nowhere = "127.0.0.1:9".parse().unwrap();
-    vec![
-        engine("e0", Role::Prefill, nowhere),
-        engine("e1", Role::Decode, nowhere),
-    ]
-}
-
-/// Admin port on, probes and signals off.
+/// Admin port on, signals off.
 fn quiet() -> Settings {
     Settings {
         admin_listen: Some("127.0.0.1:0".parse().unwrap()),
-        liveness_every: 0,
+        admin_key: None,
         signals: false,
-        ..Settings::default()
+        on_notice: Box::new(|_| ()),
     }
 }
 
@@ -119,7 +82,7 @@ fn fetch(at: SocketAddr, path: &str) -> (u16, Value) {
 // proves R-CTL-1, R-OBS-1, R-OBS-2
 #[test]
 fn the_admin_port_answers_every_route() {
-    let (shared, _board) = shared(pair());
+    let shared = pair();
     shared.shards[1].ledger.update(|t| {
         t.offer();
         t.end(End::Rejected(RejectReason::Seats));
@@ -167,10 +130,13 @@ fn the_admin_port_answers_every_route() {
 // proves R-CTL-1, R-CTL-7
 #[test]
 fn a_drain_shows_on_ready_at_once() {
-    let (shared, _board) = shared(pair());
+    let shared = pair();
     let handle = start(shared.clone(), quiet()).unwrap();
     let at = handle.admin_address.unwrap();
-    assert_eq!(signals::on_signal(&shared.gate), signals::Notice::Drain);
+    assert_eq!(
+        signals::on_signal(&shared.state.standing),
+        signals::Notice::Drain
+    );
     let (status, head, body) = exchange(at, "GET /ready HTTP/1.1");
     assert!(
         status == 503 && head.contains("\r\nretry-after: 1"),
@@ -182,24 +148,30 @@ fn a_drain_shows_on_ready_at_once() {
     handle.stop();
 }
 
+fn request(path: &str, loopback: bool, bearer: Option<&str>) -> ControlRequest {
+    ControlRequest {
+        token: 0,
+        method: Method::Get,
+        path: path.into(),
+        authorization: bearer.map(|b| format!("Bearer {b}").into_bytes()),
+        loopback,
+    }
+}
+
 fn ask(asker: &Asker, path: &str, loopback: bool, bearer: Option<&str>) -> Answer {
     let (send, answered) = channel();
-    asker.ask(Ask {
-        method: "GET".into(),
-        path: path.into(),
-        loopback,
-        bearer: bearer.map(|b| b.as_bytes().to_vec()),
-        reply: Reply::new(move |answer| {
-            let _ = send.send(answer);
-        }),
+    let request = request(path, loopback, bearer);
+    let reply = Reply::new(move |answer| {
+        let _ = send.send(answer);
     });
+    asker.ask(Ask { request, reply });
     answered.recv_timeout(LIMIT).unwrap()
 }
 
 // proves R-CTL-1
 #[test]
 fn shards_ask_for_what_they_do_not_render() {
-    let (shared, _board) = shared(pair());
+    let shared = pair();
     let settings = Settings {
         admin_listen: None,
         admin_key: admin::AdminKey::new(b"sesame"),
@@ -230,14 +202,8 @@ fn a_stuck_control_thread_blocks_no_shard() {
         let reply = Reply::new(move |answer| {
             let _ = send.send((number, answer.status));
         });
-        let (method, path) = ("GET".into(), "/metrics".into());
-        asker.ask(Ask {
-            method,
-            path,
-            loopback: true,
-            bearer: None,
-            reply,
-        });
+        let request = request("/metrics", true, None);
+        asker.ask(Ask { request, reply });
     }
     assert_eq!(
         answered.recv_timeout(LIMIT).unwrap(),
@@ -254,8 +220,7 @@ fn a_stuck_control_thread_blocks_no_shard() {
 
 #[test]
 fn idle_peers_do_not_keep_others_out() {
-    let (shared, _board) = shared(pair());
-    let handle = start(shared, quiet()).unwrap();
+    let handle = start(pair(), quiet()).unwrap();
     let at = handle.admin_address.unwrap();
     let mut idle: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(at).unwrap()).collect();
     idle[0].write_all(b"GET /health HT").unwrap();
@@ -264,9 +229,7 @@ fn idle_peers_do_not_keep_others_out() {
         admin_listen: Some(at),
         ..quiet()
     };
-    let refused = start(self::shared(pair()).0, taken)
-        .map(|_| ())
-        .unwrap_err();
+    let refused = start(pair(), taken).map(|_| ()).unwrap_err();
     assert!(
         refused.to_string().contains(&format!("admin_listen {at}")),
         "{refused}"
@@ -300,6 +263,16 @@ fn health_server(healthy: Arc<AtomicBool>) -> (SocketAddr, Receiver<String>) {
     (at, noted)
 }
 
+/// Asks until the answer is as wanted. The probes' own interval is what it waits for.
+fn until(at: SocketAddr, path: &str, want: impl Fn(&(u16, Value)) -> bool) {
+    let end = Instant::now() + LIMIT;
+    let mut last = fetch(at, path);
+    while !want(&last) {
+        assert!(Instant::now() < end, "still {last:?}");
+        last = fetch(at, path);
+    }
+}
+
 // proves R-CTL-1, R-ADM-7
 #[test]
 fn probes_take_engines_out_and_bring_them_back() {
@@ -307,43 +280,44 @@ fn probes_take_engines_out_and_bring_them_back() {
     let (good, noted) = health_server(healthy.clone());
     // Bound, and nobody accepts: a connection that is taken and never answered.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let unresolved = EngineFacts {
-        addresses: vec![],
-        ..engine("e2", Role::Decode, "127.0.0.1:9".parse().unwrap())
-    };
-    let engines = vec![
-        engine("e0", Role::Prefill, good),
-        engine("e1", Role::Decode, silent.local_addr().unwrap()),
-        unresolved,
+    let engines = [
+        ("e0", "prefill", good.to_string()),
+        ("e1", "decode", silent.local_addr().unwrap().to_string()),
+        // A name that was left without an address.
+        ("e2", "decode", "engine.invalid:80".to_owned()),
     ];
-    let (shared, board) = shared(engines);
-    let settings = Settings {
-        monitor_interval: Duration::from_millis(20),
-        health_timeout: Duration::from_millis(500),
-        liveness_every: 1,
-        liveness_misses: 2,
-        ..quiet()
-    };
-    let handle = start(shared, settings).unwrap();
+    let shared = shared(&engines, 1);
+    let handle = start(shared.clone(), quiet()).unwrap();
     let at = handle.admin_address.unwrap();
-    let mut out = [
-        board.recv_timeout(LIMIT).unwrap(),
-        board.recv_timeout(LIMIT).unwrap(),
-    ];
-    out.sort_unstable();
-    assert_eq!(out, [(1, false), (2, false)]);
-    assert_eq!(fetch(at, "/ready"), {
-        let no_decode = json!({"status": "not_ready", "control_ready": true, "epoch": null,
-            "holder": null, "reason": "no decode engines"});
-        (503, no_decode)
-    });
+    let no_decode = json!({"status": "not_ready", "control_ready": true, "epoch": null,
+        "holder": null, "reason": "no decode engines"});
+    until(at, "/ready", |got| *got == (503, no_decode.clone()));
+    let live = |i| shared.state.board.line(EngineId(i)).is_live();
+    assert_eq!([live(0), live(1), live(2)], [true, false, false]);
     let head = noted.recv_timeout(LIMIT).unwrap();
     assert!(head.starts_with("GET /base/health HTTP/1.1\r\n"), "{head}");
     assert!(head.contains(&format!("host: {good}\r\n")), "{head}");
     healthy.store(false, Release);
-    assert_eq!(board.recv_timeout(LIMIT).unwrap(), (0, false));
-    assert_eq!(fetch(at, "/health").1["status"], "degraded");
+    until(at, "/health", |got| got.1["status"] == "degraded");
     healthy.store(true, Release);
-    assert_eq!(board.recv_timeout(LIMIT).unwrap(), (0, true));
+    until(at, "/health", |got| got.1["available_instances"] == 1);
     handle.stop();
+}
+
+#[test]
+fn the_key_file_is_read_whole_or_named() {
+    let dir = std::env::temp_dir().join(format!("narwhal-key-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("key");
+    std::fs::write(&file, "sesame\n").unwrap();
+    assert!(admin::AdminKey::load(&file).unwrap().matches(b"sesame"));
+    std::fs::write(&file, " \n").unwrap();
+    for path in [file, dir.join("none")] {
+        let error = admin::AdminKey::load(&path).map(|_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains(path.to_str().unwrap()),
+            "{error}"
+        );
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
 }

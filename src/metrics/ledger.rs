@@ -51,8 +51,6 @@ words! {
         MailDropped = "mail_dropped",
         // Gauges from here on (see `FIRST_GAUGE`).
         ConnectionsOpen = "connections_open",
-        Retained = "retained",
-        SeatsHeld = "seats_held",
         Queued = "queued",
         PrefillWaiting = "prefill_waiting",
         DecodeWaiting = "decode_waiting",
