@@ -70,3 +70,5 @@ fn init_log() {
         .with_target(false)
         .try_init();
 }
+
+pub mod engine;
