@@ -6,6 +6,8 @@ pub mod serve;
 
 pub mod router;
 
+pub mod engine;
+
 use std::fmt;
 use std::process::ExitCode;
 
@@ -70,5 +72,3 @@ fn init_log() {
         .with_target(false)
         .try_init();
 }
-
-pub mod engine;
