@@ -6,6 +6,8 @@ pub mod serve;
 
 pub mod router;
 
+pub mod engine;
+
 use std::fmt;
 use std::process::ExitCode;
 

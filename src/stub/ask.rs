@@ -173,3 +173,73 @@ fn no_prompt() -> Refusal {
         Some("prompt"),
     )
 }
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Any body is read or refused; where serde_json reads it too, the two agree on what they both know.
+
+    use serde_json::Value;
+
+    use super::{Route, read};
+
+    pub fn fuzz(data: &[u8]) {
+        for route in [Route::Completion, Route::Chat, Route::Tokenize] {
+            let Ok(ask) = read(route, data) else {
+                continue;
+            };
+            let Ok(body) = serde_json::from_slice::<Value>(data) else {
+                continue;
+            };
+            assert!(body.is_object());
+            assert_eq!(ask.model.as_deref(), body["model"].as_str());
+            assert_eq!(ask.stream, body["stream"] == Value::Bool(true));
+            assert_eq!(
+                ask.max_tokens.map(|n| n as f64),
+                body["max_tokens"]
+                    .as_f64()
+                    .filter(|n| n.abs() < 9e15)
+                    .or(ask.max_tokens.map(|n| n as f64))
+            );
+            if let (Route::Completion, Value::String(prompt), Some(read)) =
+                (route, &body["prompt"], &ask.prompt)
+            {
+                assert_eq!(read.strs().concat(), *prompt);
+                assert_eq!(read.ids().len(), read.strs().len());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    #[test]
+    fn fuzz_seeds() {
+        for seed in [
+            r#"{"model":"a\u0062","prompt":"Once 🙂 \ud83d\ude42 é","max_tokens":1e3,"stream":true}"#,
+            r#"{"messages":[{"role":"user","content":[{"text":"a"}]}],"stream":null,"max_tokens":5}"#,
+            r#"{"prompt":[1,2],"model":"x","model":null,"kv_transfer_params":{"remote_block_ids":[[1],[-1,"x",{}]]}}"#,
+            "\u{feff}{\"prompt\":\"x\"}",
+            r#"{"prompt":"\ud83d"}"#,
+            "[",
+        ] {
+            super::fuzzing::fuzz(seed.as_bytes());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn fuzz_members(members in prop::collection::vec(
+            (
+                prop::sample::select(vec!["model", "prompt", "messages", "stream", "max_tokens", "tools", "n"]),
+                prop::sample::select(vec!["1", "-1.5", "null", "true", "\"x\"", "[]", "[\"y\"]", "[[1]]", "{}", "[{\"role\":1}]", "1e999"]),
+            ),
+            0..5,
+        )) {
+            let members: Vec<String> =
+                members.iter().map(|(k, v)| format!("\"{k}\":{v}")).collect();
+            super::fuzzing::fuzz(format!("{{{}}}", members.join(",")).as_bytes());
+        }
+    }
+}

@@ -22,7 +22,6 @@ use crate::stub::answer::Answer;
 use crate::stub::ask::{self, Ask, Route, Transfer};
 use crate::stub::handoff::{EngineName, Handoffs, Taken, engine_name};
 use crate::stub::load::{Finish, Load, Resident};
-use crate::stub::profile::Profile;
 use crate::stub::refusal::Refusal;
 use crate::stub::stream::{Plan, Shape, Stream};
 use crate::stub::vllm::{self, pages};
@@ -359,7 +358,8 @@ impl Engine {
         }
     }
 
-    fn unix_s(&self, now: Instant) -> u64 {
+    /// The time of day.
+    pub fn unix_s(&self, now: Instant) -> u64 {
         self.setup.epoch_unix_s + now.nanos() / 1_000_000_000
     }
 }
