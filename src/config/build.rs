@@ -1,8 +1,8 @@
 //! From the file as written to the fleet that cannot be wrong: the rules that need more than one value, the environment, and
 //! the small languages inside strings (addresses, CPU lists, leases).
 //!
-//! `engines` holds the part on engines. Every key's own kind and range was checked in `raw`; what is missing or was wrong reads as its default here, so that one
-//! run finds all faults. The fleet leaves this room only when there were none.
+//! `engines` holds the part on engines. Every key's own kind and range was checked in `raw`; what is missing or was wrong reads as
+//! its default here, so that one run finds all faults. The fleet leaves this room only when there were none.
 //!
 //! Pure; the environment is an argument.
 

@@ -1,3 +1,5 @@
+//! The control thread over real sockets: its routes, its health passes, its names and its signals.
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::*};

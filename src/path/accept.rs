@@ -1,9 +1,9 @@
 //! Stage `accept`: one client connection. Bytes and events come in, the stages run, commands and a deadline come out.
 //!
-//! The runtime owns sockets and one timer; it calls the `handle`-like methods here with what happened and the time, and then asks, in this
-//! order: [`Connection::next_command`], [`Connection::take_output`], [`Connection::leg_reads`], [`Connection::client_reads`],
-//! [`Connection::wants_shutdown`], [`Connection::is_closed`], [`Connection::deadline`]. Requests are answered in order: a pipelined one counts
-//! as arrived when its turn comes, and what is read ahead is bounded.
+//! The runtime owns sockets and one timer; it calls the `handle`-like methods here with what happened and the time, and then asks, in
+//! this order: [`Connection::next_command`], [`Connection::take_output`], [`Connection::leg_reads`], [`Connection::client_reads`],
+//! [`Connection::wants_shutdown`], [`Connection::is_closed`], [`Connection::deadline`]. Requests are answered in order: a pipelined one
+//! counts as arrived when its turn comes, and what is read ahead is bounded.
 
 use super::exchange::{Cx, Exchange, Io};
 use super::leg::{LegCommand, LegSlot, State};

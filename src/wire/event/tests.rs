@@ -874,7 +874,10 @@ proptest! {
 
     /// Random cuts, many at once.
     #[test]
-    fn random_cuts_change_nothing(tape in proptest::collection::vec(any::<u8>(), 0..200), cuts in proptest::collection::vec(0usize..2_000, 0..8)) {
+    fn random_cuts_change_nothing(
+        tape in proptest::collection::vec(any::<u8>(), 0..200),
+        cuts in proptest::collection::vec(0usize..2_000, 0..8),
+    ) {
         let bytes = stream_bytes(&mut Tape(&tape));
         let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c % (bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);
