@@ -68,7 +68,9 @@ pub async fn connection<R: Rt>(
             }
         }
         for (slot, leg) in legs.iter_mut().enumerate() {
-            if conn.leg_reads(slot)
+            if let Some(op) = leg.send() {
+                leg_ops[slot].as_mut().set(Some(leg_op::<R>(op)));
+            } else if conn.leg_reads(slot)
                 && let Some(op) = leg.read(&cell)
             {
                 leg_ops[slot].as_mut().set(Some(leg_op::<R>(op)));
@@ -296,6 +298,15 @@ impl<R: Rt> LegIo<R> {
                 Next::Stop
             }
         }
+    }
+
+    /// The request, once the connection for it is there.
+    fn send(&mut self) -> Option<LegOp<R>> {
+        if self.request.is_empty() {
+            return None;
+        }
+        let writer = self.writer.take()?;
+        Some(LegOp::Send(writer, std::mem::take(&mut self.request)))
     }
 
     /// The next read, when the connection is free for it.
