@@ -47,6 +47,9 @@ pub const CLIENT_BODY_READ_BYTES: usize = 65_536;
 /// Bytes kept of an engine's refusal, to find its message in.
 pub const ENGINE_REFUSAL_BYTES_MAX: usize = 65_536;
 
+/// Bytes of a `/tokenize` answer for each byte of the request: an id of up to seven digits and its comma.
+pub const TOKENIZE_BYTES_PER_BYTE: usize = 8;
+
 /// Milliseconds a leg may take to end its answer after `[DONE]`, to keep its socket. vLLM 0.32.0 sends the last
 /// chunk in a segment of its own, about 0.1 ms later.
 pub const DRAIN_MILLIS: u64 = 250;

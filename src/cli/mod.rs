@@ -1,1 +1,74 @@
-//! (room cli)
+//! The commands; the only room that prints or exits. Exit codes: 0 ok, 1 failed, 2 usage or configuration.
+
+pub mod flags;
+
+pub mod serve;
+
+pub mod router;
+
+pub mod engine;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use flags::{Cli, Command};
+
+/// Why a command ended badly.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line or a file is at fault.
+    Config(String),
+    /// Everything was said right, and it did not work.
+    Failed(String),
+}
+
+/// Runs the command that the arguments name.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    init_log();
+    let done = match cli.command {
+        Command::Serve(args) => serve::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("narwhal: {failure}");
+            match failure {
+                Failure::Config(_) => ExitCode::from(2),
+                Failure::Failed(_) => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+impl Failure {
+    pub fn config(why: impl fmt::Display) -> Self {
+        Failure::Config(why.to_string())
+    }
+
+    pub fn failed(why: impl fmt::Display) -> Self {
+        Failure::Failed(why.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Config(why) | Failure::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Standard error, at `info` unless `NARWHAL_LOG` says otherwise (the syntax of `tracing_subscriber::EnvFilter`).
+fn init_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("NARWHAL_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second call, as in tests that run several commands, keeps the first log.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .try_init();
+}

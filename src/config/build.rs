@@ -1,8 +1,8 @@
 //! From the file as written to the fleet that cannot be wrong: the rules that need more than one value, the environment, and
 //! the small languages inside strings (addresses, CPU lists, leases).
 //!
-//! `engines` holds the part on engines. Every key's own kind and range was checked in `raw`; what is missing or was wrong reads as its default here, so that one
-//! run finds all faults. The fleet leaves this room only when there were none.
+//! `engines` holds the part on engines. Every key's own kind and range was checked in `raw`; what is missing or was wrong reads as
+//! its default here, so that one run finds all faults. The fleet leaves this room only when there were none.
 //!
 //! Pure; the environment is an argument.
 
@@ -72,7 +72,12 @@ fn serving(top: &Scope<'_>, faults: &mut Faults<'_>) -> Serving {
     let queue_timeout = top.seconds(QUEUE_TIMEOUT);
     if queue_capacity > 0 && queue_timeout.is_zero() {
         let what = "must be positive when serving.queue_capacity is";
-        let fault = faults.add(top.at(QUEUE_TIMEOUT), QUEUE_TIMEOUT, what);
+        let key = if top.has(QUEUE_TIMEOUT) {
+            QUEUE_TIMEOUT
+        } else {
+            "serving.queue_capacity"
+        };
+        let fault = faults.add(top.at(key), QUEUE_TIMEOUT, what);
         (fault.found, fault.unit) = ("0".to_owned(), "seconds");
         fault.allowed = "more than 0, up to 86400".to_owned();
     }

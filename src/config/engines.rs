@@ -134,7 +134,10 @@ fn url(scope: &Scope<'_>, env: &Env<'_>, faults: &mut Faults<'_>) -> Url {
         Ok(url) => url,
         Err(why) => {
             let fault = faults.add(at, &shown, format!("bad url: {why}"));
-            fault.found = shown_text(&value);
+            // What stands before an `@` may be a password.
+            if !value.contains('@') {
+                fault.found = shown_text(&value);
+            }
             if let Some(name) = variable {
                 fault.hint = format!("it comes from the environment variable {name}");
             }

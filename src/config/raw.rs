@@ -184,7 +184,7 @@ impl<'a> Raw<'a> {
                 None if section == root => scope.at,
                 None => continue,
             };
-            let example = example(key, self.format);
+            let example = key.example(self.format);
             let fault = faults.add(at, &scope.shown(key.path), "missing");
             fault.hint = match self.format {
                 Format::Json => format!("write \"{name}\": {example}"),
@@ -374,43 +374,6 @@ fn whole(text: &str) -> Option<i128> {
         return None;
     }
     Some(text.parse().unwrap_or(i128::MAX))
-}
-
-/// How the value of a missing key is written; a section shows the members it must have.
-fn example(key: &Key, format: Format) -> String {
-    let json = match key.preset {
-        Preset::Must("") => {
-            let inner: Vec<String> = KEYS
-                .iter()
-                .filter(|member| keys::split(member.path).0 == key.path)
-                .filter_map(|member| match member.preset {
-                    Preset::Must(value) => {
-                        Some(format!("\"{}\": {value}", keys::split(member.path).1))
-                    }
-                    _ => None,
-                })
-                .collect();
-            format!("{{{}}}", inner.join(", "))
-        }
-        Preset::Must(value) => value.to_owned(),
-        _ => String::new(),
-    };
-    match format {
-        Format::Json => json,
-        // The examples hold only names, strings without `": `, and numbers.
-        Format::Toml => {
-            let mut toml = String::new();
-            let mut rest = json.as_str();
-            while let Some((before, after)) = rest.split_once("\": ") {
-                match before.rsplit_once('"') {
-                    Some((head, name)) => toml.extend([head, name, " = "]),
-                    None => toml.push_str(before),
-                }
-                rest = after;
-            }
-            toml + rest
-        }
-    }
 }
 
 fn join(section: &str, name: &str) -> String {

@@ -86,3 +86,49 @@ impl EngineView {
         self.host.parse::<std::net::IpAddr>().is_err()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Format, parse};
+
+    const FILE: &str = r#"{
+        "schema": "narwhal.fleet", "schema_version": 2, "model": "m",
+        "slo": {"ttft_s": 2, "tpot_s": 0.05},
+        "engines": [
+            {"iid": "a", "url": "http://10.0.0.1:8000/p", "role": "prefill", "pin": true},
+            {"iid": "b", "url": "https://[::1]"},
+            {"iid": "c", "url": "https://gpu.example", "role": "both"}
+        ]}"#;
+
+    // proves R-CFG-2
+    #[test]
+    fn a_snapshot_holds_what_legs_need() {
+        let fleet = parse("f", FILE, Format::Json, &|_| None).unwrap().fleet;
+        let snapshot = Snapshot::new(7, fleet);
+        assert_eq!((snapshot.epoch, snapshot.engines.len()), (7, 3));
+        for (i, view) in snapshot.engines.iter().enumerate() {
+            assert_eq!(view.id.index(), i);
+            assert_eq!(snapshot.engine(view.id), Some(view));
+            assert_eq!(snapshot.by_iid(&view.iid), Some(view));
+            assert_eq!(view.is_name(), view.addrs.is_empty());
+        }
+        let [a, b, c] = snapshot.engines.as_slice() else {
+            panic!("three engines");
+        };
+        assert_eq!(a.addrs, ["10.0.0.1:8000".parse().unwrap()]);
+        assert_eq!(
+            (a.authority.as_str(), a.prefix.as_str(), a.tls),
+            ("10.0.0.1:8000", "/p", false)
+        );
+        assert!(a.pin && a.role == Role::Prefill);
+        assert_eq!(b.addrs, ["[::1]:443".parse().unwrap()]);
+        assert_eq!(
+            (b.authority.as_str(), b.tls, b.role),
+            ("[::1]", true, Role::Decode)
+        );
+        assert_eq!((c.host.as_str(), c.port), ("gpu.example", 443));
+        assert_eq!(snapshot.engine(EngineId(3)), None);
+        assert_eq!(snapshot.by_iid("d"), None);
+    }
+}

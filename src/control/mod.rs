@@ -1,1 +1,343 @@
-//! (room control)
+//! The control thread: an ordinary tokio current-thread runtime on its own OS thread. It probes engines, answers the
+//! admin routes (on `admin_listen`, and for shards that pass them on), and turns signals into a drain. It never sees a
+//! client's completion byte; shards read its work through atomics only, so a stuck control thread slows no stream.
+//!
+//! Owns: the admin listener, the probes, the `live` flags of the board, the gate. May use what is above
+//! the line and ordinary libraries. Invariant: everything it accepts is bounded (connections, asks, bytes, time).
+
+pub mod admin;
+
+pub mod monitor;
+
+pub mod port;
+
+pub mod resolve;
+
+pub mod serve;
+
+pub mod signals;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+
+use crate::base::units::Dialect;
+use crate::config::checked::{Admission, Fleet};
+use crate::config::topology::{self, Snapshot};
+use crate::metrics::histogram::{ShardTimes, Times};
+use crate::metrics::ledger::{Counts, ShardLedger};
+use crate::metrics::picture::{
+    AdmissionMode, EngineView, Picture, Room, ShardView, TokenAccounting,
+};
+use crate::metrics::standing::{self, Answer, HealthView};
+use crate::shard::{self, ControlRequest, budget};
+
+/// What control reads of the router, and the few flags of it that it writes. Built once at start, shared by `Arc`.
+pub struct Shared {
+    pub router_id: String,
+    pub snapshot: Arc<Snapshot>,
+    pub state: Arc<shard::Shared>,
+    pub shards: Vec<ShardFacts>,
+}
+
+/// A shard as control needs it.
+#[derive(Clone, Debug)]
+pub struct ShardFacts {
+    pub ledger: Arc<ShardLedger>,
+    pub times: Arc<ShardTimes>,
+    pub core: Option<u32>,
+    pub node: Option<u32>,
+    pub driver: &'static str,
+}
+
+impl Shared {
+    /// What `/health` and `/ready` say; allocates nothing.
+    pub fn health(&self) -> HealthView<'_> {
+        let engine = |e: &topology::EngineView| (e.role, e.pin, self.state.board.line(e.id).into());
+        let engines = self.snapshot.engines.iter().map(engine);
+        HealthView {
+            standing: self.state.standing.standing(),
+            why: None,
+            fleet: standing::Fleet::look(engines, self.one_leg()),
+            epoch: None,
+            holder: None,
+        }
+    }
+
+    /// The served model first, then its aliases.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let fleet = &self.snapshot.fleet;
+        std::iter::once(&fleet.model)
+            .chain(&fleet.model_aliases)
+            .map(String::as_str)
+    }
+
+    /// Everything, at about one moment: each shard's ledger is consistent in itself.
+    pub fn picture(&self, uptime: Duration) -> Picture<'_> {
+        let health = self.health();
+        let fleet = &self.snapshot.fleet;
+        let engine = |e| engine_view(e, &self.state.board);
+        Picture {
+            version: env!("CARGO_PKG_VERSION"),
+            router_id: &self.router_id,
+            uptime,
+            models: self.models().collect(),
+            token_accounting: token_accounting(fleet),
+            mode: match fleet.serving.admission {
+                Admission::Predictive => AdmissionMode::Predictive,
+                Admission::Open => AdmissionMode::Open,
+            },
+            seats: room(&self.state.seats),
+            retained: room(&self.state.retained),
+            queue_limit: fleet.serving.queue_capacity as u64,
+            standing: health.standing,
+            why: health.why,
+            epoch: health.epoch,
+            holder: health.holder,
+            one_leg: self.one_leg(),
+            engines: self.snapshot.engines.iter().map(engine).collect(),
+            shards: self.shards.iter().map(ShardFacts::view).collect(),
+            totals: Counts::default(),
+            times: Times::default(),
+        }
+        .totalled()
+    }
+
+    fn one_leg(&self) -> bool {
+        self.snapshot.fleet.engine.dialect == Dialect::Openai
+    }
+}
+
+impl ShardFacts {
+    fn view(&self) -> ShardView<'_> {
+        ShardView {
+            core: self.core,
+            node: self.node,
+            driver: self.driver,
+            counts: self.ledger.snapshot(),
+            times: self.times.snapshot(),
+        }
+    }
+}
+
+/// What the caller decides; the rest is in the snapshot's fleet.
+pub struct Settings {
+    pub admin_listen: Option<SocketAddr>,
+    pub admin_key: Option<admin::AdminKey>,
+    /// SIGTERM and SIGINT are ours.
+    pub signals: bool,
+    /// Called on the control thread; must not block.
+    pub on_notice: Box<dyn FnMut(signals::Notice) + Send>,
+}
+
+impl Settings {
+    /// As the fleet file says; reads the key file. The caller adds its `on_notice`.
+    pub fn of(fleet: &Fleet) -> io::Result<Settings> {
+        let runtime = &fleet.runtime;
+        let key = runtime.admin_key_file.as_deref().map(admin::AdminKey::load);
+        Ok(Settings {
+            admin_listen: runtime.admin_listen,
+            admin_key: key.transpose()?,
+            signals: true,
+            on_notice: Box::new(|_| ()),
+        })
+    }
+}
+
+/// An admin request that came in on a data port, and the way back.
+pub struct Ask {
+    pub request: ControlRequest,
+    pub reply: Reply,
+}
+
+/// Brings the answer back: called exactly once, on the control thread, with 503 when the ask is dropped unanswered.
+pub struct Reply(Option<Box<dyn FnOnce(Answer) + Send>>);
+
+impl Reply {
+    pub fn new(send: impl FnOnce(Answer) + Send + 'static) -> Reply {
+        Reply(Some(Box::new(send)))
+    }
+
+    fn send(mut self, answer: Answer) {
+        if let Some(send) = self.0.take() {
+            send(answer);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(send) = self.0.take() {
+            send(admin::busy());
+        }
+    }
+}
+
+/// A shard's way to ask. Cheap to clone; never blocks.
+#[derive(Clone)]
+pub struct Asker(mpsc::Sender<Ask>);
+
+impl Asker {
+    /// When the control thread is behind or gone, the reply is called at once with 503.
+    pub fn ask(&self, ask: Ask) {
+        // Dropping a refused ask answers it.
+        drop(self.0.try_send(ask));
+    }
+}
+
+/// The running control thread. Dropping it stops the thread as well, without waiting.
+pub struct Handle {
+    /// Where the admin routes are, when `admin_listen` is set.
+    pub admin_address: Option<SocketAddr>,
+    asks: Asker,
+    stop: watch::Sender<bool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Handle {
+    pub fn asker(&self) -> Asker {
+        self.asks.clone()
+    }
+
+    /// Finishes the answers under way, then ends the thread and waits for it.
+    pub fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the thread; returns once the listener is bound and the signals are caught.
+pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
+    assert_eq!(
+        shared.snapshot.engines.len(),
+        shared.state.board.len(),
+        "the board has a line per engine"
+    );
+    let bind = |at| TcpListener::bind(at).map_err(|e| named(e, &format!("admin_listen {at}")));
+    let listener = settings.admin_listen.map(bind).transpose()?;
+    let admin_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let (asks, asked) = mpsc::channel(ASKS_MAX);
+    let (stop, stopped) = watch::channel(false);
+    let (up, is_up) = std::sync::mpsc::sync_channel(1);
+    let life = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        match runtime {
+            Ok(runtime) => runtime.block_on(run(shared, settings, listener, asked, stopped, up)),
+            Err(e) => drop(up.send(Err(e))),
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("narwhal-control".into())
+        .spawn(life)?;
+    let gone = || io::Error::other("the control thread ended at its start");
+    is_up.recv().map_err(|_| gone())??;
+    Ok(Handle {
+        admin_address,
+        asks: Asker(asks),
+        stop,
+        thread,
+    })
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    settings: Settings,
+    listener: Option<TcpListener>,
+    mut asked: mpsc::Receiver<Ask>,
+    mut stopped: watch::Receiver<bool>,
+    up: std::sync::mpsc::SyncSender<io::Result<()>>,
+) {
+    let desk = Arc::new(admin::Desk {
+        shared: shared.clone(),
+        policy: admin::Policy {
+            on_admin_port: settings.admin_listen.is_some(),
+            key: settings.admin_key,
+        },
+        born: Instant::now(),
+    });
+    let ready = prepare(listener, settings.signals);
+    let (listener, caught) = match ready {
+        Ok(parts) => parts,
+        Err(e) => return drop(up.send(Err(e))),
+    };
+    let _ = up.send(Ok(()));
+    let watching = tokio::spawn(monitor::run(shared.clone()));
+    if let Some(caught) = caught {
+        tokio::spawn(signals::run(
+            shared.state.clone(),
+            caught,
+            settings.on_notice,
+        ));
+    }
+    let serving = listener.map(|l| tokio::spawn(serve::run(l, desk.clone(), stopped.clone())));
+    loop {
+        tokio::select! {
+            ask = asked.recv() => match ask {
+                Some(ask) => desk.answer_ask(ask),
+                // Every asker is gone, the handle's too.
+                None => break,
+            },
+            // An error means that the handle was dropped.
+            _ = stopped.changed() => break,
+        }
+    }
+    watching.abort();
+    if let Some(serving) = serving {
+        let _ = serving.await;
+    }
+}
+
+/// What may fail, before the start counts as done.
+fn prepare(
+    listener: Option<TcpListener>,
+    catch: bool,
+) -> io::Result<(Option<tokio::net::TcpListener>, Option<signals::Caught>)> {
+    let adopt = |l: TcpListener| {
+        l.set_nonblocking(true)?;
+        tokio::net::TcpListener::from_std(l)
+    };
+    let listener = listener.map(adopt).transpose()?;
+    let caught = catch.then(signals::Caught::new).transpose()?;
+    Ok((listener, caught))
+}
+
+fn engine_view<'a>(
+    engine: &'a topology::EngineView,
+    board: &shard::board::Board,
+) -> EngineView<'a> {
+    EngineView {
+        iid: &engine.iid,
+        role: engine.role,
+        pinned: engine.pin,
+        line: board.line(engine.id).into(),
+    }
+}
+
+fn token_accounting(fleet: &Fleet) -> TokenAccounting {
+    match fleet.engine.dialect {
+        Dialect::Vllm | Dialect::Sglang => TokenAccounting::TokenIds,
+        Dialect::Openai => TokenAccounting::Unavailable,
+    }
+}
+
+fn room(gate: &budget::Gate) -> Room {
+    Room {
+        held: gate.held(),
+        limit: gate.limit(),
+    }
+}
+
+fn named(e: io::Error, what: &str) -> io::Error {
+    io::Error::new(e.kind(), format!("{what}: {e}"))
+}
+
+/// Asks that may wait for this thread; the next one is answered 503 at once.
+const ASKS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

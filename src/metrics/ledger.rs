@@ -51,8 +51,6 @@ words! {
         MailDropped = "mail_dropped",
         // Gauges from here on (see `FIRST_GAUGE`).
         ConnectionsOpen = "connections_open",
-        Retained = "retained",
-        SeatsHeld = "seats_held",
         Queued = "queued",
         PrefillWaiting = "prefill_waiting",
         DecodeWaiting = "decode_waiting",
@@ -179,6 +177,13 @@ impl Tx<'_> {
         self.ledger.cells[CELLS_AT + cell.index()].store(n, Relaxed);
     }
 
+    /// Brings a counter that somebody else keeps up to `n`.
+    pub fn raise(&mut self, cell: Cell, n: u64) {
+        let now = &self.ledger.cells[CELLS_AT + cell.index()];
+        debug_assert!(now.load(Relaxed) <= n, "{} only grows", cell.name());
+        now.store(n, Relaxed);
+    }
+
     // One writer: a load and a store, not a locked add.
     fn plus(&mut self, slot: usize, n: u64) {
         let cell = &self.ledger.cells[slot];
@@ -275,7 +280,8 @@ const CELLS_AT: usize = ENDS_AT + End::COUNT;
 const SLOTS: usize = CELLS_AT + Cell::COUNT;
 const FIRST_GAUGE: usize = Cell::ConnectionsOpen.index();
 
-const _: () = assert!(align_of::<ShardLedger>() >= 128 && size_of::<ShardLedger>() % 128 == 0);
+const _: () =
+    assert!(align_of::<ShardLedger>() >= 128 && size_of::<ShardLedger>().is_multiple_of(128));
 
 #[cfg(test)]
 mod tests {

@@ -36,7 +36,9 @@ pub struct Picture<'a> {
     pub models: Vec<&'a str>,
     pub token_accounting: TokenAccounting,
     pub mode: AdmissionMode,
-    pub limits: Limits,
+    pub seats: Room,
+    pub retained: Room,
+    pub queue_limit: u64,
     pub standing: Standing,
     /// Why, when not serving.
     pub why: Option<&'a str>,
@@ -50,12 +52,11 @@ pub struct Picture<'a> {
     pub times: Times,
 }
 
-/// Router-wide limits, as configured.
+/// What is held of something that all shards share, and how much there is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    pub seats: u64,
-    pub queue: u64,
-    pub retained: u64,
+pub struct Room {
+    pub held: u64,
+    pub limit: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -159,11 +160,15 @@ pub(crate) fn sample() -> Picture<'static> {
         models: vec!["stub-model"],
         token_accounting: TokenAccounting::TokenIds,
         mode: AdmissionMode::Open,
-        limits: Limits {
-            seats: 768,
-            queue: 4,
-            retained: 772,
+        seats: Room {
+            held: 3,
+            limit: 768,
         },
+        retained: Room {
+            held: 5,
+            limit: 772,
+        },
+        queue_limit: 4,
         standing: Standing::Serving,
         why: None,
         epoch: None,

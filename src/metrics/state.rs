@@ -52,12 +52,12 @@ pub fn render(p: &Picture<'_>) -> Value {
 fn admission(p: &Picture<'_>) -> Value {
     let c = &p.totals;
     json!({
-        "inflight": c.cell(Cell::SeatsHeld),
-        "limit": p.limits.seats,
+        "inflight": p.seats.held,
+        "limit": p.seats.limit,
         "queued": c.cell(Cell::Queued),
-        "queue_capacity": p.limits.queue,
-        "retained": c.cell(Cell::Retained),
-        "max_retained": p.limits.retained,
+        "queue_capacity": p.queue_limit,
+        "retained": p.retained.held,
+        "max_retained": p.retained.limit,
         "phase_waiting": {
             "prefill": c.cell(Cell::PrefillWaiting),
             "decode": c.cell(Cell::DecodeWaiting),
@@ -185,8 +185,6 @@ fn shard(number: usize, s: &ShardView<'_>) -> Value {
         "offered": c.offered(),
         "ended": c.ended(),
         "inflight": c.inflight(),
-        "retained": c.cell(Cell::Retained),
-        "seats": c.cell(Cell::SeatsHeld),
         "queued": c.cell(Cell::Queued),
         "streams_active": c.cell(Cell::StreamsActive),
         "decode_tokens_observed": c.cell(Cell::DecodeTokensObserved),

@@ -66,12 +66,12 @@ fn outcomes(page: &mut Page, c: &Counts) {
 
 fn admission(page: &mut Page, p: &Picture<'_>) {
     let c = &p.totals;
-    page.one(&names::ADMISSION_INFLIGHT, &[], c.cell(Cell::SeatsHeld));
-    page.one(&names::ADMISSION_LIMIT, &[], p.limits.seats);
-    page.one(&names::HTTP_RETAINED, &[], c.cell(Cell::Retained));
-    page.one(&names::HTTP_RETAINED_LIMIT, &[], p.limits.retained);
+    page.one(&names::ADMISSION_INFLIGHT, &[], p.seats.held);
+    page.one(&names::ADMISSION_LIMIT, &[], p.seats.limit);
+    page.one(&names::HTTP_RETAINED, &[], p.retained.held);
+    page.one(&names::HTTP_RETAINED_LIMIT, &[], p.retained.limit);
     page.one(&names::QUEUED, &[], c.cell(Cell::Queued));
-    page.one(&names::QUEUE_LIMIT, &[], p.limits.queue);
+    page.one(&names::QUEUE_LIMIT, &[], p.queue_limit);
     let waiting = [
         ("prefill", Cell::PrefillWaiting),
         ("decode", Cell::DecodeWaiting),

@@ -1,9 +1,9 @@
 //! Stage `accept`: one client connection. Bytes and events come in, the stages run, commands and a deadline come out.
 //!
-//! The runtime owns sockets and one timer; it calls the `handle`-like methods here with what happened and the time, and then asks, in this
-//! order: [`Connection::next_command`], [`Connection::take_output`], [`Connection::leg_reads`], [`Connection::client_reads`],
-//! [`Connection::wants_shutdown`], [`Connection::is_closed`], [`Connection::deadline`]. Requests are answered in order: a pipelined one counts
-//! as arrived when its turn comes, and what is read ahead is bounded.
+//! The runtime owns sockets and one timer; it calls the `handle`-like methods here with what happened and the time, and then asks, in
+//! this order: [`Connection::next_command`], [`Connection::take_output`], [`Connection::leg_reads`], [`Connection::client_reads`],
+//! [`Connection::wants_shutdown`], [`Connection::is_closed`], [`Connection::deadline`]. Requests are answered in order: a pipelined one
+//! counts as arrived when its turn comes, and what is read ahead is bounded.
 
 use super::exchange::{Cx, Exchange, Io};
 use super::leg::{LegCommand, LegSlot, State};
@@ -125,9 +125,25 @@ impl Connection {
         self.advance(shard, now);
     }
 
+    /// The router is going down: close now when nothing is under way, and after the answer otherwise.
+    pub fn close_when_idle(&mut self, shard: &mut Shard, now: Instant) {
+        self.io.close = true;
+        if self.front == Front::Head && self.inbuf.is_empty() {
+            self.linger(now);
+        }
+        self.advance(shard, now);
+    }
+
     /// Writing failed.
     pub fn client_broken(&mut self, shard: &mut Shard, now: Instant) {
         self.cut(shard, now);
+    }
+
+    /// The leg in `slot` has its connection; its request goes out.
+    pub fn leg_connected(&mut self, slot: usize) {
+        if let Some(exchange) = &self.exchange {
+            self.io.bound_leg(slot, exchange.marks.leg_bound);
+        }
     }
 
     /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.

@@ -74,7 +74,7 @@ pub fn write_stream_head(io: &mut Io, id: &[u8; 36], date: &[u8; 29]) {
         ("x-request-id", id),
     ];
     let framing = if io.http10 {
-        Framing::None
+        Framing::UntilClose
     } else {
         Framing::Chunked
     };
@@ -100,11 +100,9 @@ pub fn end_stream(io: &mut Io) {
 /// Ends a stream whose head is out and that cannot be finished.
 pub fn end_stream_with(io: &mut Io, message: &str, code: &str) {
     let out = stream_body(io);
-    out.extend_from_slice(b"data: {\"error\":{\"message\":");
-    openai::write_string(out, message);
-    out.extend_from_slice(b",\"type\":\"decode\",\"code\":");
-    openai::write_string(out, code);
-    out.extend_from_slice(b"}}\n\n");
+    out.extend_from_slice(b"data: ");
+    openai::write_stream_error(out, message, "decode", code);
+    out.extend_from_slice(b"\n\n");
     end_stream(io);
 }
 

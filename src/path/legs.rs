@@ -5,6 +5,7 @@ use super::accept::Connection;
 use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use super::leg::{LegFault, LegStep, State};
+use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
 use crate::shard::Shard;
@@ -156,7 +157,11 @@ impl Exchange {
         match kind {
             Leg::Decode => self.stream_payload(cx, engine, piece),
             Leg::Prefill | Leg::Tokenize => {
-                let limit = cx.shard.snapshot.fleet.serving.max_response_bytes;
+                let mut limit = cx.shard.snapshot.fleet.serving.max_response_bytes;
+                if kind == Leg::Tokenize {
+                    // It lists every id of the prompt: at worst one a byte, of some digits and a comma.
+                    limit = limit.max(limits::TOKENIZE_BYTES_PER_BYTE * self.body.len());
+                }
                 if !self.collect(piece, limit) {
                     self.leg_fault(cx, kind, engine, Cause::ResponseLimit);
                 }

@@ -1,8 +1,9 @@
 //! Stage `relay`: the engine's event stream, event by event: checked, counted, cut and sent, or handed to assembly.
 //!
 //! Nothing goes out before the first token-bearing event: up to [`limits::HELD_EVENTS_MAX`] data events are held, other lines dropped.
-//! After it, each complete and checked event of a read goes into the client's buffer, and the read becomes at most one write. A bad event ends
-//! the attempt; the good ones before it in the same read are sent. A relayed event allocates nothing once the buffers have grown.
+//! After it, each complete and checked event of a read goes into the client's buffer, and the read becomes at most one write. A bad
+//! event ends the attempt; the good ones before it in the same read are sent. A relayed event allocates nothing once the buffers have
+//! grown.
 
 use std::ops::ControlFlow;
 

@@ -29,6 +29,12 @@ impl Clock for MonotonicClock {
     }
 }
 
+/// Wall-clock seconds, for the `date` field only: nothing is ever timed with it.
+pub fn unix_seconds() -> u64 {
+    let since = time::SystemTime::now().duration_since(time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 impl Default for MonotonicClock {
     fn default() -> Self {
         MonotonicClock::new()

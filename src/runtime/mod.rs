@@ -18,5 +18,9 @@ pub mod mail;
 
 pub mod pool;
 
+pub mod cell;
+
+pub mod drive;
+
 #[cfg(test)]
 pub mod testing;

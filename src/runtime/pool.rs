@@ -336,7 +336,9 @@ mod tests {
     proptest! {
         /// Any sequence of calls keeps the invariants, and agrees with a plain list.
         #[test]
-        fn agrees_with_a_plain_list(calls in prop::collection::vec((0u8..4, 0u16..3, 0u64..3_000, any::<bool>()), 0..80)) {
+        fn agrees_with_a_plain_list(
+            calls in prop::collection::vec((0u8..4, 0u16..3, 0u64..3_000, any::<bool>()), 0..80),
+        ) {
             let mut pool = Pool::new(3);
             let mut plain: Vec<(u16, u32, Instant, bool)> = Vec::new();
             let mut now = Instant::ZERO;

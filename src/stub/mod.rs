@@ -1,1 +1,41 @@
-//! (room stub)
+//! The simulated engine: what stands on the other end of a leg, in tests, in the demo and under load.
+//!
+//! Pure and deterministic: the same setup, seed, requests and times give the same bytes. Sockets (`cli::engine`) and the
+//! simulator drive the same model. It may use `base` and `wire`, and knows nothing of `path` and `shard`: it is their peer.
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`profile`] | how long things take |
+//! | [`text`] | the vocabulary: tokens of prompts and answers, and a check that an answer is complete |
+//! | [`ask`] | what a request body asks |
+//! | [`handoff`] | KV between engines |
+//! | [`load`] | what is resident on an engine |
+//! | [`engine`] | requests to replies |
+//! | [`stream`] | a streamed reply, event by event |
+//! | [`vllm`] | the bytes of the vLLM dialect |
+//! | [`refusal`], [`answer`] | errors; whole answers and heads |
+//!
+//! A dialect is a module like `vllm` that fills a [`stream::Shape`] and writes whole answers; the rest is common to all.
+
+pub mod profile;
+
+pub mod text;
+
+pub mod ask;
+
+pub mod handoff;
+
+pub mod load;
+
+pub mod engine;
+
+pub mod stream;
+
+pub mod vllm;
+
+pub mod refusal;
+
+pub mod answer;
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,9 @@ mod tests;
 
 use std::ops::Range;
 
-pub use error::{EngineError, engine_error, engine_message, write_error, write_string};
+pub use error::{
+    EngineError, engine_error, engine_message, write_error, write_stream_error, write_string,
+};
 
 use checks::Scanned;
 

@@ -1,3 +1,5 @@
+//! The text held to its format: families in order, labels of their rows, histograms cumulative.
+
 use std::collections::BTreeMap;
 
 use super::*;

@@ -140,11 +140,5 @@ impl Message {
 
 /// Whether a string's raw content means `word`.
 pub(super) fn is_word(raw: &[u8], word: &str) -> bool {
-    let escaped = raw.contains(&b'\\');
-    crate::wire::json::RawStr {
-        raw,
-        at: 0,
-        escaped,
-    }
-    .is(word)
+    crate::wire::json::RawStr::of(raw).is(word)
 }

@@ -61,7 +61,7 @@ impl Meta {
 
     fn find_or_add(&mut self, key: &RawStr, budget: &mut Budget) -> Result<usize, Fault> {
         self.unescaped.clear();
-        let name = if key.escaped {
+        let name = if key.escaped() {
             key.unescape_into(&mut self.unescaped);
             &self.unescaped[..]
         } else {

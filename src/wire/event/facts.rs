@@ -13,8 +13,11 @@ use super::reader::Reader;
 pub enum Ids {
     /// Every choice with output must carry a good `token_ids`.
     Expected,
-    /// The openai dialect and SGLang chat: an event with output counts one token, and no shape is refused here.
+    /// The openai dialect: an event with output counts one token, and no shape is refused here.
     Absent,
+    /// SGLang chat: the same, but an event whose only output is under `reasoning` counts no token, though it bears one.
+    /// SGLang has no such member (it says `reasoning_content`); recorded counts of routers in front of it leave it out.
+    AbsentSglang,
 }
 
 /// An error that came as an event, or as the body of a 200.
@@ -76,6 +79,11 @@ impl Facts {
             }
             Ids::Absent => {
                 self.tokens = u64::from(seen.output);
+                self.bears_token = seen.output;
+                self.ids_ok = true;
+            }
+            Ids::AbsentSglang => {
+                self.tokens = u64::from(seen.spoken);
                 self.bears_token = seen.output;
                 self.ids_ok = true;
             }

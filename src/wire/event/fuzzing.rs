@@ -18,10 +18,10 @@ pub fn fuzz(data: &[u8]) {
     let Some((mode, rest)) = data.split_first() else {
         return;
     };
-    let ids = if mode & 1 == 0 {
-        Ids::Expected
-    } else {
-        Ids::Absent
+    let ids = match mode & 1 {
+        0 => Ids::Expected,
+        _ if rest.len() % 2 == 0 => Ids::Absent,
+        _ => Ids::AbsentSglang,
     };
     match mode >> 1 & 3 {
         0 => check_event(rest, ids),

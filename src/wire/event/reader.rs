@@ -18,10 +18,24 @@ type Result<T> = std::result::Result<T, JsonFault>;
 pub(super) struct Seen {
     pub(super) tokens: u64,
     pub(super) output: bool,
+    /// Output under another name than `reasoning`.
+    pub(super) spoken: bool,
     pub(super) abort: bool,
     /// A list or a shape that no leg with ids may have.
     pub(super) fault: bool,
 }
+
+/// What a `delta` says.
+#[derive(Clone, Copy, Default)]
+struct Delta {
+    /// One bit for each member with output; a member given twice counts as its last value.
+    output: u8,
+    /// It is neither an object nor null.
+    fault: bool,
+}
+
+/// The bit of `reasoning` in [`Delta::output`].
+const REASONING: u8 = 2;
 
 /// The `token_ids` of one choice.
 #[derive(Clone, Copy)]
@@ -73,7 +87,9 @@ impl<'a, 'c> Reader<'a, 'c> {
                 b"object" => object_error = self.is_string("error")?,
                 b"code" => top.code = self.code()?,
                 b"message" => top.message = self.message()?,
-                _ => drop(self.cursor.skip()?),
+                _ => {
+                    self.cursor.skip()?;
+                }
             }
             cutting.kept = true;
         }
@@ -107,8 +123,7 @@ impl<'a, 'c> Reader<'a, 'c> {
     fn choice(&mut self, seen: &mut Seen) -> Result<()> {
         let mut list = List::Absent;
         let (mut text, mut abort) = (false, false);
-        // Output, and a shape that no delta may have.
-        let mut delta = (false, false);
+        let mut delta = Delta::default();
         let mut cutting = Cutting::default();
         let mut walk = self.cursor.object()?;
         while let Some(key) = self.cursor.key(&mut walk)? {
@@ -127,14 +142,17 @@ impl<'a, 'c> Reader<'a, 'c> {
                     cutting.cut(self.cuts, walk.before, &key, end);
                     continue;
                 }
-                _ => drop(self.cursor.skip()?),
+                _ => {
+                    self.cursor.skip()?;
+                }
             }
             cutting.kept = true;
         }
-        let output = text || delta.0;
+        let output = text || delta.output != 0;
         seen.output |= output;
+        seen.spoken |= text || delta.output & !REASONING != 0;
         seen.abort |= abort;
-        seen.fault |= delta.1;
+        seen.fault |= delta.fault;
         match list {
             List::Absent => seen.fault |= output,
             List::Good(n) => seen.tokens += n,
@@ -143,22 +161,21 @@ impl<'a, 'c> Reader<'a, 'c> {
         Ok(())
     }
 
-    /// Whether the delta has output, and whether it is neither an object nor null.
-    fn delta(&mut self) -> Result<(bool, bool)> {
+    fn delta(&mut self) -> Result<Delta> {
+        let mut delta = Delta::default();
         match self.cursor.peek()? {
             Kind::Object => {}
             kind => {
                 self.cursor.skip()?;
-                return Ok((false, kind != Kind::Null));
+                delta.fault = kind != Kind::Null;
+                return Ok(delta);
             }
         }
-        // One bit a member: a member given twice counts as its last value.
-        let mut output = 0u8;
         let mut walk = self.cursor.object()?;
         while let Some(key) = self.cursor.key(&mut walk)? {
             let bit = match name(&key, &DELTA) {
                 b"content" => 1,
-                b"reasoning" => 2,
+                b"reasoning" => REASONING,
                 b"reasoning_content" => 4,
                 b"tool_calls" => 8,
                 b"function_call" => 16,
@@ -169,12 +186,12 @@ impl<'a, 'c> Reader<'a, 'c> {
                 }
             };
             if self.truthy()? {
-                output |= bit;
+                delta.output |= bit;
             } else {
-                output &= !bit;
+                delta.output &= !bit;
             }
         }
-        Ok((output != 0, false))
+        Ok(delta)
     }
 
     /// A nonempty list of integers written in digits only, of any size, is good.
@@ -244,7 +261,9 @@ impl<'a, 'c> Reader<'a, 'c> {
                     match name(&key, &ERROR) {
                         b"code" => report.code = self.code()?,
                         b"message" => report.message = self.message()?,
-                        _ => drop(self.cursor.skip()?),
+                        _ => {
+                            self.cursor.skip()?;
+                        }
                     }
                 }
             }
@@ -291,10 +310,11 @@ impl<'a, 'c> Reader<'a, 'c> {
 impl Report {
     fn over(self, top: Report) -> EngineError {
         EngineError {
-            status: match self.code.or(top.code) {
-                Some(code @ 400..=599) => code,
-                _ => 500,
-            },
+            status: self
+                .code
+                .or(top.code)
+                .filter(|code| (400..600).contains(code))
+                .unwrap_or(500),
             message: self.message.or(top.message),
         }
     }
@@ -335,7 +355,7 @@ fn nonzero(text: &[u8]) -> bool {
 
 /// The key as one of `names`, escapes undone; a key that is none of them comes back as something that equals none.
 fn name<'a>(key: &RawStr<'a>, names: &[&'static str]) -> &'a [u8] {
-    if !key.escaped {
+    if !key.escaped() {
         return key.raw;
     }
     names

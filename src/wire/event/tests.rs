@@ -502,6 +502,31 @@ fn ids_are_counted_and_judged() {
     }
 }
 
+// proves R-TOK-2
+#[test]
+fn sglang_chat_counts_no_token_for_reasoning_alone() {
+    let rows = [
+        (r#""delta":{"reasoning":"r"}"#, 0, true),
+        (r#""delta":{"reasoning_content":"r"}"#, 1, true),
+        (r#""delta":{"reasoning":"r","content":"a"}"#, 1, true),
+        (
+            r#""delta":{"content":""},"finish_reason":"stop","matched_stop":128009"#,
+            0,
+            false,
+        ),
+        (r#""text":"a""#, 1, true),
+    ];
+    for (members, tokens, output) in rows {
+        let facts = facts(&choice(members), Ids::AbsentSglang);
+        assert_eq!((facts.tokens, facts.output), (tokens, output), "{members}");
+        assert_eq!(
+            (facts.bears_token, facts.ids_ok),
+            (output, true),
+            "{members}"
+        );
+    }
+}
+
 // proves R-TOK-1, R-TOK-2
 #[test]
 fn choices_are_judged_together() {
@@ -562,7 +587,8 @@ fn choices_are_judged_together() {
 // proves R-FLT-3
 #[test]
 fn errors_in_disguise() {
-    let rows: &[(&str, Option<(u16, Option<&str>)>)] = &[
+    type Want = Option<(u16, Option<&'static str>)>;
+    let rows: &[(&str, Want)] = &[
         (
             r#"{"error":{"message":"x","type":"T","code":429}}"#,
             Some((429, Some("x"))),
@@ -874,7 +900,10 @@ proptest! {
 
     /// Random cuts, many at once.
     #[test]
-    fn random_cuts_change_nothing(tape in proptest::collection::vec(any::<u8>(), 0..200), cuts in proptest::collection::vec(0usize..2_000, 0..8)) {
+    fn random_cuts_change_nothing(
+        tape in proptest::collection::vec(any::<u8>(), 0..200),
+        cuts in proptest::collection::vec(0usize..2_000, 0..8),
+    ) {
         let bytes = stream_bytes(&mut Tape(&tape));
         let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c % (bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);

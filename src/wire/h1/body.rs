@@ -24,7 +24,7 @@ pub struct BodyDecoder {
     state: State,
     /// Payload bytes that the length or the current chunk still announces; the chunk's size while its digits are read.
     left: u64,
-    /// Bytes of the current size line, later of the trailer section, so far.
+    /// Bytes of the current size line, later of the trailer section, so far; 0 before each.
     line_bytes: usize,
 }
 
@@ -175,10 +175,6 @@ impl BodyDecoder {
     }
 
     fn size(&mut self, byte: u8) -> Result<State, BodyFault> {
-        if self.state == State::SizeFirst {
-            self.line_bytes = 0;
-            self.left = 0;
-        }
         self.count_line()?;
         let digit = (byte as char).to_digit(16).map(u64::from);
         match (self.state, byte, digit) {

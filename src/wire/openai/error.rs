@@ -24,6 +24,17 @@ pub fn write_error(
     out.extend_from_slice(b"}}");
 }
 
+/// Appends the error that ends a stream, on one line: `{"error":{"message":…,"type":…,"code":…}}`.
+pub fn write_stream_error(out: &mut Vec<u8>, message: &str, kind: &str, code: &str) {
+    out.extend_from_slice(b"{\"error\":{\"message\":");
+    write_string(out, message);
+    out.extend_from_slice(b",\"type\":");
+    write_string(out, kind);
+    out.extend_from_slice(b",\"code\":");
+    write_string(out, code);
+    out.extend_from_slice(b"}}");
+}
+
 /// Appends `text` as a JSON string. Control characters are escaped, DEL and C1 (U+0080 to U+009F) too: error bodies end up on
 /// terminals and in logs.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {

@@ -474,6 +474,17 @@ fn refusals_are_compact_and_generic() {
     );
 }
 
+// proves R-FLT-2
+#[test]
+fn stream_errors_are_one_line() {
+    let mut out = Vec::new();
+    write_stream_error(&mut out, "Upstream request\nfailed", "decode", "failed");
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        r#"{"error":{"message":"Upstream request\nfailed","type":"decode","code":"failed"}}"#
+    );
+}
+
 // proves R-FLT-1
 #[test]
 fn engine_messages_in_every_shape() {

@@ -90,7 +90,7 @@ fn lines(bytes: &[u8]) -> Vec<(&[u8], bool)> {
 }
 
 /// Facts as the oracle tells them.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Truth {
     pub tokens: u64,
     pub bears_token: bool,
@@ -155,56 +155,71 @@ pub fn facts(value: &[u8], ids: Ids) -> Option<Truth> {
     if depth(&text) > limits::JSON_DEPTH_MAX {
         return None;
     }
-    let (mut tokens, mut output, mut abort, mut ids_ok) = (0, false, false, true);
+    let mut truth = Truth {
+        ids_ok: true,
+        error: error(&top),
+        ..Truth::default()
+    };
+    let mut spoken = false;
     match top
         .last("choices")
         .map(serde_json::from_str::<Vec<&RawValue>>)
     {
         None => {}
-        Some(Err(_)) => ids_ok = false,
+        Some(Err(_)) => truth.ids_ok = false,
         Some(Ok(items)) => {
             for item in items {
-                let Ok(choice) = serde_json::from_str::<Pairs<'_>>(item.get()) else {
-                    ids_ok = false;
-                    continue;
-                };
-                let delta = choice.last("delta").filter(|d| *d != "null");
-                let delta = delta.map(serde_json::from_str::<Pairs<'_>>);
-                ids_ok &= !matches!(delta, Some(Err(_)));
-                let speaks = choice.last("text").is_some_and(truthy)
-                    || delta.and_then(Result::ok).is_some_and(|delta| {
-                        let names = ["content", "reasoning", "reasoning_content", "refusal"];
-                        let calls = ["tool_calls", "function_call"];
-                        let mut names = names.iter().chain(&calls);
-                        names.any(|name| delta.last(name).is_some_and(truthy))
-                    });
-                output |= speaks;
-                abort |= choice
-                    .last("finish_reason")
-                    .is_some_and(|r| is_text(r, "abort"));
-                match choice.last("token_ids").filter(|list| *list != "null") {
-                    None => ids_ok &= !speaks,
-                    Some(list) => match serde_json::from_str::<Vec<&RawValue>>(list) {
-                        Ok(list) if list.is_empty() => ids_ok &= !speaks,
-                        Ok(list) if list.iter().all(|id| digits(id.get())) => tokens += list.len(),
-                        _ => ids_ok = false,
-                    },
-                }
+                spoken |= choice(item.get(), &mut truth);
             }
         }
     }
-    let (tokens, ids_ok) = match ids {
-        Ids::Expected => (tokens as u64, ids_ok),
-        Ids::Absent => (u64::from(output), true),
+    truth.bears_token = truth.tokens > 0;
+    if ids != Ids::Expected {
+        let counts = truth.output && (ids == Ids::Absent || spoken);
+        truth.tokens = u64::from(counts);
+        truth.bears_token = truth.output;
+        truth.ids_ok = true;
+    }
+    Some(truth)
+}
+
+/// Adds one choice; whether it has output under another name than `reasoning`.
+fn choice(item: &str, truth: &mut Truth) -> bool {
+    let Ok(choice) = serde_json::from_str::<Pairs<'_>>(item) else {
+        truth.ids_ok = false;
+        return false;
     };
-    Some(Truth {
-        tokens,
-        bears_token: tokens > 0,
-        output,
-        ids_ok,
-        error: error(&top),
-        abort,
-    })
+    let delta = choice.last("delta").filter(|d| *d != "null");
+    let delta = delta.map(serde_json::from_str::<Pairs<'_>>);
+    truth.ids_ok &= !matches!(delta, Some(Err(_)));
+    let delta = delta.and_then(Result::ok);
+    let says = |name: &str| {
+        delta
+            .as_ref()
+            .is_some_and(|d| d.last(name).is_some_and(truthy))
+    };
+    let names = [
+        "content",
+        "reasoning_content",
+        "refusal",
+        "tool_calls",
+        "function_call",
+    ];
+    let spoken = choice.last("text").is_some_and(truthy) || names.into_iter().any(says);
+    let output = spoken || says("reasoning");
+    truth.output |= output;
+    truth.abort |= choice
+        .last("finish_reason")
+        .is_some_and(|r| is_text(r, "abort"));
+    match choice.last("token_ids").filter(|list| *list != "null") {
+        None => truth.ids_ok &= !output,
+        Some(list) => match serde_json::from_str::<Vec<&RawValue>>(list) {
+            Ok(list) if list.is_empty() => truth.ids_ok &= !output,
+            Ok(list) if list.iter().all(|id| digits(id.get())) => truth.tokens += list.len() as u64,
+            _ => truth.ids_ok = false,
+        },
+    }
+    spoken
 }
 
 fn error(top: &Pairs<'_>) -> Option<(u16, Option<String>)> {

@@ -88,7 +88,7 @@ impl Fields {
         match name.len() {
             4 if is("host") => {
                 self.hosts += 1;
-                self.host_ok &= is_host(value);
+                self.host_ok = is_host(value);
             }
             6 if is("expect") => {
                 for item in items(value) {

@@ -1,0 +1,287 @@
+//! A router as one thing: shards, the control thread, and the way down. `serve` and `demo` both start one.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::process;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use crate::base::prng::Prng;
+use crate::config::checked;
+use crate::config::topology::Snapshot;
+use crate::control::port::Port;
+use crate::control::signals::Notice;
+use crate::control::{self, Handle, Settings, ShardFacts};
+use crate::metrics::histogram::ShardTimes;
+use crate::metrics::ledger::{Cell, ShardLedger};
+use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
+use crate::runtime::cell::{self, ControlPort, Mail};
+use crate::runtime::clock::MonotonicClock;
+use crate::runtime::mail::Mailbox;
+use crate::runtime::monoio::Monoio;
+use crate::runtime::topology::{self, Ask, CpuList, Numa};
+use crate::shard::{Shard, Shared};
+
+/// What the caller decides beside the fleet.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub router_id: Option<String>,
+    pub listen: Vec<SocketAddr>,
+    /// SIGTERM and SIGINT drain this router and end the process.
+    pub signals: bool,
+}
+
+/// A running router.
+pub struct Router {
+    /// Where it listens, real ports.
+    pub addresses: Vec<SocketAddr>,
+    pub admin_address: Option<SocketAddr>,
+    shards: Shards,
+    /// Its end would end the answers to admin routes.
+    _control: Handle,
+}
+
+/// Messages a shard may have waiting from the control thread.
+const MAIL_MAX: usize = 1024;
+
+/// Starts everything; returns once clients are accepted.
+pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
+    let clock = MonotonicClock::new();
+    let runtime = snapshot.fleet.runtime.clone();
+    let (driver, fallback) =
+        boot::choose_driver(choice(runtime.driver)).map_err(Failure::failed)?;
+    let places = place_shards(&runtime)?;
+    let count = places.places.len();
+    let snapshot = Arc::new(snapshot);
+    let shared = Arc::new(Shared::new(&snapshot));
+    let mut seeds = seeds();
+    let router_id = plan
+        .router_id
+        .unwrap_or_else(|| String::from_utf8_lossy(&seeds.uuid()).into_owned());
+
+    let (mut listeners, addresses) = bind(&plan.listen, count)?;
+    let mail: Vec<_> = (0..count)
+        .map(|_| Arc::new(Mailbox::new(MAIL_MAX)))
+        .collect();
+    let facts: Vec<_> = places
+        .places
+        .iter()
+        .map(|place| facts(place, driver))
+        .collect();
+    let way_down = WayDown {
+        mail: mail.clone(),
+        ledgers: facts.iter().map(|facts| facts.ledger.clone()).collect(),
+        window: snapshot.fleet.serving.drain_window,
+        grace: snapshot.fleet.serving.graceful_timeout,
+    };
+    let mut settings = Settings::of(&snapshot.fleet).map_err(Failure::config)?;
+    settings.signals = plan.signals;
+    settings.on_notice = Box::new(move |notice| way_down.on_notice(notice));
+    let control = control::start(
+        Arc::new(control::Shared {
+            router_id,
+            snapshot: snapshot.clone(),
+            state: shared.clone(),
+            shards: facts.clone(),
+        }),
+        settings,
+    )
+    .map_err(Failure::failed)?;
+    let port: Arc<dyn ControlPort> =
+        Arc::new(Port::new(control.asker(), mail.clone(), snapshot.clone()));
+
+    let shards = boot::run_shards(&places, driver, |place| {
+        let index = place.shard.index();
+        let shard = Shard::new(
+            place.shard,
+            snapshot.clone(),
+            shared.clone(),
+            facts[index].ledger.clone(),
+            facts[index].times.clone(),
+            seeds.u64(),
+        );
+        let own = std::mem::take(&mut listeners[index]);
+        let (mail, port) = (mail[index].clone(), port.clone());
+        move || async move {
+            if let Err(error) = cell::run::<Monoio>(shard, own, mail, port).await {
+                tracing::error!("a shard cannot serve its listeners: {error}");
+                process::exit(1);
+            }
+        }
+    })
+    .map_err(Failure::failed)?;
+    say(
+        driver,
+        fallback,
+        &places,
+        &shards,
+        &addresses,
+        control.admin_address,
+    );
+    let _ = clock;
+    Ok(Router {
+        addresses,
+        admin_address: control.admin_address,
+        shards,
+        _control: control,
+    })
+}
+
+impl Router {
+    /// Serves until the process ends. A shard that panics takes the process with it.
+    pub fn join(self) -> Result<(), Failure> {
+        self.shards
+            .join()
+            .map_err(|_| Failure::failed("a shard panicked"))
+    }
+}
+
+/// From the first signal to the end of the process.
+struct WayDown {
+    mail: Vec<Arc<Mailbox<Mail>>>,
+    ledgers: Vec<Arc<ShardLedger>>,
+    window: Duration,
+    grace: Duration,
+}
+
+impl WayDown {
+    /// Called on the control thread; must not block it.
+    fn on_notice(&self, notice: Notice) {
+        if notice == Notice::End {
+            tracing::info!("ending at once");
+            process::exit(0);
+        }
+        tracing::info!("draining: new work is answered 503 for {:?}", self.window);
+        let (mail, ledgers) = (self.mail.clone(), self.ledgers.clone());
+        let (window, grace) = (self.window, self.grace);
+        let spawned = thread::Builder::new()
+            .name("narwhal-drain".into())
+            .spawn(move || {
+                let until = Instant::now() + grace;
+                thread::sleep(window.min(grace));
+                for mailbox in &mail {
+                    while mailbox.send(Mail::Close).is_err() && Instant::now() < until {
+                        thread::sleep(DRAIN_LOOK);
+                    }
+                }
+                let open = |ledger: &Arc<ShardLedger>| ledger.peek(Cell::ConnectionsOpen);
+                while ledgers.iter().map(open).sum::<u64>() > 0 && Instant::now() < until {
+                    thread::sleep(DRAIN_LOOK);
+                }
+                tracing::info!("drained");
+                process::exit(0);
+            });
+        if spawned.is_err() {
+            process::exit(1);
+        }
+    }
+}
+
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+fn choice(driver: checked::Driver) -> DriverChoice {
+    match driver {
+        checked::Driver::Auto => DriverChoice::Auto,
+        checked::Driver::IoUring => DriverChoice::IoUring,
+        checked::Driver::Epoll => DriverChoice::Epoll,
+    }
+}
+
+fn place_shards(runtime: &checked::RuntimeSettings) -> Result<topology::Plan, Failure> {
+    let machine = boot::machine().map_err(Failure::failed)?;
+    let ids = |list: &checked::CpuList| list.as_slice().iter().map(|id| usize::from(*id)).collect();
+    let ask = Ask {
+        shards: runtime.shards,
+        cpus: runtime
+            .cpus
+            .as_ref()
+            .and_then(|list| CpuList::new(ids(list))),
+        numa: match runtime.numa {
+            None | Some(checked::Numa::Off) => Numa::Off,
+            Some(checked::Numa::Auto) => Numa::Auto,
+            Some(checked::Numa::Node(node)) => Numa::Node(usize::from(node)),
+        },
+        pin: None,
+    };
+    topology::plan(&machine, &ask).map_err(Failure::config)
+}
+
+/// Every shard gets its own listener on every address.
+type Bound = (Vec<Vec<TcpListener>>, Vec<SocketAddr>);
+
+fn bind(listen: &[SocketAddr], shards: usize) -> Result<Bound, Failure> {
+    let mut by_shard: Vec<Vec<TcpListener>> = (0..shards).map(|_| Vec::new()).collect();
+    let mut addresses = Vec::new();
+    for addr in listen {
+        let named = |error: io::Error| Failure::failed(format!("listen {addr}: {error}"));
+        let bound = boot::bind_shards(*addr, shards).map_err(named)?;
+        addresses.push(bound[0].local_addr().map_err(named)?);
+        for (own, listener) in by_shard.iter_mut().zip(bound) {
+            own.push(listener);
+        }
+    }
+    Ok((by_shard, addresses))
+}
+
+fn facts(place: &topology::Place, driver: Driver) -> ShardFacts {
+    ShardFacts {
+        ledger: Arc::new(ShardLedger::new()),
+        times: Arc::new(ShardTimes::new()),
+        core: place.cpu.and_then(|cpu| u32::try_from(cpu).ok()),
+        node: place.node.and_then(|node| u32::try_from(node).ok()),
+        driver: driver.name(),
+    }
+}
+
+/// Ids must differ between routers and runs, so the seed is the system's own randomness (of the hasher std seeds from it).
+fn seeds() -> Prng {
+    use std::hash::{BuildHasher, RandomState};
+    Prng::new(RandomState::new().hash_one(process::id()))
+}
+
+fn say(
+    driver: Driver,
+    fallback: Option<io::Error>,
+    plan: &topology::Plan,
+    shards: &Shards,
+    addresses: &[SocketAddr],
+    admin: Option<SocketAddr>,
+) {
+    for warning in &plan.warnings {
+        tracing::warn!("{warning}");
+    }
+    for place in &shards.unpinned {
+        tracing::warn!(
+            "shard {} could not be pinned to core {:?}",
+            place.shard,
+            place.cpu
+        );
+    }
+    if let Some(why) = fallback {
+        tracing::warn!("io_uring is not available, running on epoll: {why}");
+    }
+    let cores: Vec<_> = plan
+        .places
+        .iter()
+        .filter_map(|p| p.cpu)
+        .map(|c| c.to_string())
+        .collect();
+    tracing::info!(
+        "{} shards on {}, cores {}",
+        plan.places.len(),
+        driver.name(),
+        if cores.is_empty() {
+            "not pinned".to_owned()
+        } else {
+            cores.join(",")
+        },
+    );
+    if let Some(admin) = admin {
+        tracing::info!("admin routes on http://{admin}");
+    }
+    for address in addresses {
+        tracing::info!("listening on http://{address}");
+    }
+}

@@ -1,0 +1,128 @@
+//! `narwhal serve`: a fleet file and flags become a running router.
+//!
+//! Says what it will do before it does it: what of the file is not used, which driver runs, where shards are, where it listens, and the
+//! memory that clients can make it hold. What this version does not do yet is refused here by name, never passed over.
+
+use std::net::SocketAddr;
+
+use super::Failure;
+use super::flags;
+use super::router::{self, Plan};
+use crate::base::limits;
+use crate::base::units::Dialect;
+use crate::config;
+use crate::config::checked::{Admission, Fleet};
+use crate::config::topology::Snapshot;
+use crate::control::resolve;
+
+/// Where clients connect unless told otherwise. Loopback: being seen from outside is a decision.
+const LISTEN: &str = "127.0.0.1:8000";
+
+pub fn run(args: flags::Serve) -> Result<(), Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    let loaded = config::load(&args.fleet, &env).map_err(Failure::config)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    if !loaded.not_used.is_empty() {
+        tracing::info!("not used: {}", loaded.not_used.join(", "));
+    }
+    let mut fleet = loaded.fleet;
+    override_runtime(&mut fleet, &args)?;
+    supported(&fleet)
+        .map_err(|why| Failure::config(format!("{}: {}", args.fleet.display(), why)))?;
+    let mut snapshot = Snapshot::new(1, fleet);
+    for error in resolve::fill(&mut snapshot) {
+        tracing::warn!("{error}; its legs and probes fail until it does");
+    }
+    say_bounds(&snapshot.fleet);
+    let plan = Plan {
+        router_id: args.router_id,
+        listen: listen(&snapshot.fleet),
+        signals: true,
+    };
+    router::start(snapshot, plan)?.join()
+}
+
+fn listen(fleet: &Fleet) -> Vec<SocketAddr> {
+    match fleet.runtime.listen.as_slice() {
+        [] => LISTEN.parse().into_iter().collect(),
+        given => given.to_vec(),
+    }
+}
+
+fn override_runtime(fleet: &mut Fleet, args: &flags::Serve) -> Result<(), Failure> {
+    let runtime = &mut fleet.runtime;
+    if !args.listen.is_empty() {
+        runtime.listen = args.listen.clone();
+    }
+    runtime.admin_listen = args.admin_listen.or(runtime.admin_listen);
+    runtime.shards = args.shards.or(runtime.shards);
+    let flag = |name: &'static str, text: &str, why: String| {
+        Failure::config(format!("--{name} {text}: {why}"))
+    };
+    if let Some(text) = &args.cpus {
+        runtime.cpus = Some(text.parse().map_err(|why| flag("cpus", text, why))?);
+    }
+    if let Some(text) = &args.numa {
+        runtime.numa = Some(text.parse().map_err(|why| flag("numa", text, why))?);
+    }
+    if let Some(text) = &args.driver {
+        runtime.driver = text.parse().map_err(|why| flag("driver", text, why))?;
+    }
+    Ok(())
+}
+
+/// What a file may ask and this version cannot do. Serving as if it had not been asked would be worse than not serving.
+pub fn supported(fleet: &Fleet) -> Result<(), String> {
+    let runtime = &fleet.runtime;
+    let engine = &fleet.engine;
+    let asks = [
+        (
+            fleet.serving.admission == Admission::Predictive,
+            "serving.admission: `predictive` (the default) is not available in this version; write \"open\"",
+        ),
+        (
+            fleet.serving.queue_capacity > 0,
+            "serving.queue_capacity: the queue is not available in this version; write 0",
+        ),
+        (
+            engine.dialect != Dialect::Vllm,
+            "engine.dialect: only `vllm` is available in this version",
+        ),
+        (
+            fleet.engines.iter().any(|e| e.url.tls),
+            "engines[].url: https engines are not available in this version",
+        ),
+        (
+            runtime.tls.is_some(),
+            "runtime.tls: HTTPS to clients is not available in this version",
+        ),
+        (
+            runtime.api_keys_file.is_some(),
+            "runtime.api_keys_file: API keys are not available in this version",
+        ),
+        (
+            runtime.lease.is_some(),
+            "runtime.lease: leases are not available in this version",
+        ),
+    ];
+    match asks.iter().find(|(asked, _)| *asked) {
+        Some((_, why)) => Err((*why).to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// The ceiling on what clients and engines can make us hold, from the limits that bound it.
+fn say_bounds(fleet: &Fleet) {
+    let serving = &fleet.serving;
+    let stream = 2 * limits::CLIENT_BUFFER_BYTES + 2 * limits::LEG_READ_BYTES;
+    let each = serving.max_request_bytes + 2 * serving.max_response_bytes + stream;
+    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+    tracing::info!(
+        "memory: at most {} retained requests × {} MiB (request, answer, buffers); a stream in steady state holds {} KiB",
+        serving.max_retained,
+        mib(each),
+        stream >> 10,
+    );
+}

@@ -1,0 +1,275 @@
+//! What one shard's tasks share on their thread: the shard itself, its pool of engine connections, its buffers and its mail.
+//!
+//! Owned by one thread, never sent. Borrows are short: none is held across an `await`. What crosses threads are two bounded queues of plain
+//! data: mail in ([`Mail`]), requests for the control thread out ([`ControlPort`]).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::clock::{MonotonicClock, unix_seconds};
+use super::drive;
+use super::io::Rt;
+use super::mail::Mailbox;
+use super::pool::Pool;
+use crate::base::limits;
+use crate::base::time::{Clock, Instant};
+use crate::base::units::EngineId;
+use crate::metrics::ledger::Cell as LedgerCell;
+use crate::metrics::standing::Answer;
+use crate::shard::{ControlRequest, Note, Shard};
+use crate::wire::h1::encode;
+
+/// What the control thread sends to a shard.
+#[derive(Debug)]
+pub enum Mail {
+    /// The answer to what a connection asked.
+    Answer { token: u64, answer: Answer },
+    /// Shutting down: stop listening, close connections as they fall idle.
+    Close,
+}
+
+/// Where a shard sends what it does not do itself. Implemented by the control room; neither call may block.
+pub trait ControlPort: Send + Sync + 'static {
+    /// False when the queue is full.
+    fn ask(&self, shard: usize, request: ControlRequest) -> bool;
+    fn note(&self, note: Note);
+}
+
+/// See the head of this file.
+pub struct ShardCell<R: Rt> {
+    pub shard: RefCell<Shard>,
+    pool: RefCell<Pool<(R::Reader, R::Writer)>>,
+    read_buffers: RefCell<Vec<Vec<u8>>>,
+    mailboxes: RefCell<BTreeMap<u64, Rc<ConnectionMailbox>>>,
+    next_token: Cell<u64>,
+    closing: Cell<bool>,
+    clock: MonotonicClock,
+    mail: Arc<Mailbox<Mail>>,
+    control: Arc<dyn ControlPort>,
+}
+
+/// Mail as one connection gets it.
+#[derive(Debug)]
+pub enum ConnectionMail {
+    Answer(Answer),
+    CloseIdle,
+}
+
+/// At most one letter waits: a connection asks one thing at a time, and closing comes last.
+#[derive(Default)]
+pub struct ConnectionMailbox {
+    letter: RefCell<Option<ConnectionMail>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl ConnectionMailbox {
+    pub fn take(&self) -> Option<ConnectionMail> {
+        self.letter.borrow_mut().take()
+    }
+
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.letter.borrow().is_some() {
+            return Poll::Ready(());
+        }
+        let mut waker = self.waker.borrow_mut();
+        match &*waker {
+            Some(known) if known.will_wake(cx.waker()) => {}
+            _ => *waker = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn put(&self, letter: ConnectionMail) {
+        *self.letter.borrow_mut() = Some(letter);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<R: Rt> ShardCell<R> {
+    pub fn new(shard: Shard, mail: Arc<Mailbox<Mail>>, control: Arc<dyn ControlPort>) -> Rc<Self> {
+        let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
+        Rc::new(ShardCell {
+            shard: RefCell::new(shard),
+            pool: RefCell::new(Pool::new(pool_max)),
+            read_buffers: RefCell::default(),
+            mailboxes: RefCell::default(),
+            next_token: Cell::new(1),
+            closing: Cell::new(false),
+            clock: MonotonicClock::new(),
+            mail,
+            control,
+        })
+    }
+
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    // ── connections ──
+
+    /// A new connection's address for mail.
+    pub fn enlist(&self) -> (u64, Rc<ConnectionMailbox>) {
+        let token = self.next_token.get();
+        self.next_token.set(token + 1);
+        let mailbox = Rc::new(ConnectionMailbox::default());
+        if self.closing.get() {
+            mailbox.put(ConnectionMail::CloseIdle);
+        }
+        self.mailboxes.borrow_mut().insert(token, mailbox.clone());
+        self.shard.borrow().ledger.update(|tx| {
+            tx.add(LedgerCell::ConnectionsAccepted, 1);
+            tx.add(LedgerCell::ConnectionsOpen, 1);
+        });
+        (token, mailbox)
+    }
+
+    pub fn delist(&self, token: u64) {
+        self.mailboxes.borrow_mut().remove(&token);
+        self.shard
+            .borrow()
+            .ledger
+            .update(|tx| tx.sub(LedgerCell::ConnectionsOpen, 1));
+    }
+
+    /// Hands on what stages left for the control thread.
+    pub fn pass_on(&self, shard: &mut Shard) {
+        while let Some(request) = shard.next_ask() {
+            let token = request.token;
+            if !self.control.ask(shard.id.index(), request) {
+                self.deliver(token, ConnectionMail::Answer(busy()));
+            }
+        }
+        while let Some(note) = shard.next_note() {
+            self.control.note(note);
+        }
+    }
+
+    fn deliver(&self, token: u64, letter: ConnectionMail) {
+        if let Some(mailbox) = self.mailboxes.borrow().get(&token) {
+            mailbox.put(letter);
+        }
+    }
+
+    // ── engines ──
+
+    pub fn address(&self, engine: EngineId) -> Option<SocketAddr> {
+        let shard = self.shard.borrow();
+        shard.snapshot.engine(engine)?.addrs.first().copied()
+    }
+
+    pub fn pool_take(&self, engine: EngineId) -> Option<(R::Reader, R::Writer)> {
+        self.pool.borrow_mut().take(engine, self.now())
+    }
+
+    pub fn pool_put(&self, engine: EngineId, connection: (R::Reader, R::Writer)) {
+        self.pool.borrow_mut().put(engine, connection, self.now());
+    }
+
+    pub fn take_read_buffer(&self) -> Vec<u8> {
+        let kept = self.read_buffers.borrow_mut().pop();
+        kept.unwrap_or_else(|| Vec::with_capacity(limits::LEG_READ_BYTES))
+    }
+
+    pub fn give_read_buffer(&self, mut buf: Vec<u8>) {
+        let mut kept = self.read_buffers.borrow_mut();
+        if buf.capacity() > 0 && kept.len() < READ_BUFFERS_MAX {
+            buf.clear();
+            kept.push(buf);
+        }
+    }
+
+    // ── the shard's own tasks ──
+
+    /// Accepts until told to close.
+    async fn accept(self: Rc<Self>, listener: Rc<R::Listener>) {
+        while !self.closing.get() {
+            match R::accept(&listener).await {
+                Ok((reader, writer, peer)) => {
+                    R::spawn(drive::connection(self.clone(), reader, writer, peer));
+                }
+                // Out of descriptors, most likely: others must close before it is worth trying again.
+                Err(_) if !self.closing.get() => R::sleep(ACCEPT_PAUSE).await,
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn read_mail(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
+        loop {
+            match self.mail.recv().await {
+                Mail::Answer { token, answer } => {
+                    self.deliver(token, ConnectionMail::Answer(answer));
+                }
+                Mail::Close => {
+                    self.closing.set(true);
+                    for listener in listeners.iter() {
+                        R::stop_listening(listener);
+                    }
+                    let all: Vec<_> = self.mailboxes.borrow().values().cloned().collect();
+                    for mailbox in all {
+                        mailbox.put(ConnectionMail::CloseIdle);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is due now and then. Also wakes the shard should a wake-up from another thread ever be missed.
+    async fn keep_house(self: Rc<Self>) {
+        loop {
+            self.shard.borrow_mut().date = encode::http_date(unix_seconds());
+            let mut pool = self.pool.borrow_mut();
+            pool.expire(self.now());
+            let (idle, counts) = (pool.idle(), pool.counts());
+            drop(pool);
+            self.shard.borrow().ledger.update(|tx| {
+                tx.set(LedgerCell::PoolIdle, idle as u64);
+                tx.raise(LedgerCell::PoolHits, counts.taken);
+                tx.raise(LedgerCell::PoolMisses, counts.missed);
+                tx.raise(LedgerCell::MailDropped, self.mail.refused());
+            });
+            R::sleep(HOUSE_TICK).await;
+        }
+    }
+}
+
+/// One shard, for the life of the process. Listeners are its own.
+pub async fn run<R: Rt>(
+    shard: Shard,
+    listeners: Vec<std::net::TcpListener>,
+    mail: Arc<Mailbox<Mail>>,
+    control: Arc<dyn ControlPort>,
+) -> std::io::Result<()> {
+    let cell = ShardCell::<R>::new(shard, mail, control);
+    let listeners: Vec<Rc<R::Listener>> = listeners
+        .into_iter()
+        .map(|listener| R::from_listener(listener).map(Rc::new))
+        .collect::<Result<_, _>>()?;
+    for listener in &listeners {
+        R::spawn(cell.clone().accept(listener.clone()));
+    }
+    R::spawn(cell.clone().keep_house());
+    cell.read_mail(Rc::new(listeners)).await;
+    Ok(())
+}
+
+fn busy() -> Answer {
+    let kind = "server_overloaded_error";
+    let answer = Answer::error(503, "The control thread is busy", kind, None);
+    Answer {
+        retry_after: Some(1),
+        ..answer
+    }
+}
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+const HOUSE_TICK: Duration = Duration::from_millis(100);
+/// Engine-read buffers kept per shard; more legs than this at once allocate theirs.
+const READ_BUFFERS_MAX: usize = 1024;

@@ -1,0 +1,394 @@
+//! One simulated engine, and the world that several share. Owns its load and its chance; time comes in with each call.
+//!
+//! [`Engine::request`] checks a request as vLLM 0.32.0 does and turns it into a [`Reply`]: an answer with the time it is ready, or a
+//! stream to poll. Dropping a reply is the client leaving: the request is off the engine at once.
+//!
+//! Where it is simpler than a real engine: one prompt and one choice a request; no reasoning, tools, log probabilities, echo or stop
+//! strings (asked for, they stay `null` or unused); nothing is cached between prompts.
+//!
+//! Invariant: a dead engine answers no completion and calls itself unhealthy until [`Engine::restart`].
+
+mod check;
+mod page;
+mod setup;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+pub use self::setup::Setup;
+use crate::base::prng::Prng;
+use crate::base::time::Instant;
+use crate::stub::answer::Answer;
+use crate::stub::ask::{self, Ask, Route, Transfer};
+use crate::stub::handoff::{EngineName, Handoffs, Taken, engine_name};
+use crate::stub::load::{Finish, Load, Resident};
+use crate::stub::refusal::Refusal;
+use crate::stub::stream::{Plan, Shape, Stream};
+use crate::stub::vllm::{self, pages};
+
+/// One request as it came, its head read and its body whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Incoming<'a> {
+    pub method: &'a [u8],
+    /// The request target; a query is ignored.
+    pub path: &'a [u8],
+    /// `x-request-id`.
+    pub request_id: Option<&'a [u8]>,
+    pub content_type: Option<&'a [u8]>,
+    pub body: &'a [u8],
+}
+
+/// What comes back.
+#[derive(Debug)]
+pub enum Reply {
+    Whole(Whole),
+    /// 200 and its head go out at once, before the first event.
+    Stream(Box<Stream>),
+}
+
+/// An answer in one piece.
+#[derive(Debug)]
+pub struct Whole {
+    pub ready_at: Instant,
+    answer: Answer,
+    resident: Option<(Resident, Finish)>,
+}
+
+impl Whole {
+    /// The answer, once it is ready; an engine that died meanwhile answers 500.
+    pub fn take(self) -> Answer {
+        match self.resident {
+            Some((resident, _)) if resident.load().is_dead() => Refusal::core_died().answer(),
+            Some((resident, finish)) => {
+                resident.load().finished(finish);
+                self.answer
+            }
+            None => self.answer,
+        }
+    }
+}
+
+/// Several engines and the KV between them.
+#[derive(Debug, Default)]
+pub struct World {
+    pub engines: Vec<Engine>,
+    pub handoffs: Handoffs,
+}
+
+impl World {
+    /// A request to the engine at `index`, which exists.
+    pub fn request(&mut self, index: usize, now: Instant, incoming: &Incoming<'_>) -> Reply {
+        self.engines[index].request(now, incoming, &mut self.handoffs)
+    }
+}
+
+/// One engine.
+#[derive(Debug)]
+pub struct Engine {
+    setup: Setup,
+    prng: Prng,
+    name: EngineName,
+    fingerprint: String,
+    load: Rc<Load>,
+    started: Instant,
+    next_block: u32,
+}
+
+impl Engine {
+    pub fn new(setup: Setup, now: Instant) -> Self {
+        assert!(setup.block_tokens >= 1, "a block holds a token");
+        assert!(setup.len_max >= 2, "a prompt and an answer fit");
+        let mut prng = Prng::new(setup.seed);
+        let name = engine_name(&mut prng);
+        let fingerprint = format!("vllm-{}-{:08x}", vllm::VERSION, prng.u64() as u32);
+        Engine {
+            setup,
+            prng,
+            name,
+            fingerprint,
+            load: Rc::default(),
+            started: now,
+            next_block: 0,
+        }
+    }
+
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// Its name in handoffs.
+    pub fn name(&self) -> &EngineName {
+        &self.name
+    }
+
+    /// The engine core dies: what runs fails, what it kept for others is gone.
+    pub fn kill(&mut self, handoffs: &mut Handoffs) {
+        self.load.kill();
+        handoffs.bury(self.name);
+    }
+
+    /// A new process in the place of the old one, under a new name.
+    pub fn restart(&mut self, now: Instant, handoffs: &mut Handoffs) {
+        self.kill(handoffs);
+        self.name = engine_name(&mut self.prng);
+        self.load = Rc::default();
+        self.started = now;
+        self.next_block = 0;
+    }
+
+    /// Answers one request.
+    pub fn request(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming<'_>,
+        handoffs: &mut Handoffs,
+    ) -> Reply {
+        let path = incoming.path.split(|b| *b == b'?').next().unwrap_or(b"");
+        let route = match path {
+            b"/v1/completions" => Some(Route::Completion),
+            b"/v1/chat/completions" => Some(Route::Chat),
+            b"/tokenize" => Some(Route::Tokenize),
+            _ => None,
+        };
+        let Some(route) = route else {
+            return at_once(now, self.page(now, path, incoming.method, handoffs));
+        };
+        if incoming.method != b"POST" {
+            return at_once(now, Answer::detail(405, "Method Not Allowed", Some("POST")));
+        }
+        if std::str::from_utf8(incoming.body).is_err() {
+            let answer = Answer::detail(400, "There was an error parsing the body", None);
+            return at_once(now, answer);
+        }
+        self.asked(now, route, incoming, handoffs)
+            .unwrap_or_else(|refusal| at_once(now, refusal.answer()))
+    }
+
+    fn asked(
+        &mut self,
+        now: Instant,
+        route: Route,
+        incoming: &Incoming<'_>,
+        handoffs: &mut Handoffs,
+    ) -> Result<Reply, Refusal> {
+        if !is_json(incoming.content_type) {
+            return Err(Refusal::media_type());
+        }
+        let ask = ask::read(route, incoming.body)?;
+        let checked = self.check(route, &ask);
+        if checked.is_err()
+            && let Transfer::Fetch(claim) = &ask.transfer
+        {
+            handoffs.release(claim);
+        }
+        let (plan, ids) = checked?;
+        if route == Route::Tokenize {
+            let strs = ask
+                .return_token_strs
+                .then(|| ask.prompt.as_ref().map(ask::Prompt::strs))
+                .flatten();
+            let answer = pages::tokenized(&ids, strs.as_deref(), self.setup.len_max);
+            return Ok(at_once(now, answer));
+        }
+        if self.load.is_dead() {
+            return Err(Refusal::core_died());
+        }
+        let job = Job {
+            route,
+            id: self.answer_id(route, incoming, &ask),
+            plan,
+            prompt_ids: ids,
+            stream: ask.stream,
+            extras: vllm::Extras {
+                usage: ask.include_usage,
+                running_usage: ask.include_usage && ask.continuous_usage,
+            },
+        };
+        Ok(self.generate(now, job, &ask.transfer, handoffs))
+    }
+
+    /// Starts the request, which is all right.
+    fn generate(
+        &mut self,
+        now: Instant,
+        job: Job,
+        transfer: &Transfer,
+        handoffs: &mut Handoffs,
+    ) -> Reply {
+        let connector = self.setup.connector;
+        let Transfer::Fetch(claim) = transfer else {
+            let keep = matches!(transfer, Transfer::Make) && connector;
+            return self.start(now, job, false, keep.then_some(handoffs));
+        };
+        if !connector {
+            return self.start(now, job, false, None);
+        }
+        match handoffs.take(now, claim, self.setup.blocks) {
+            Taken::NoEngine => self.fail(now, &job, Refusal::internal()),
+            Taken::NoBlock => {
+                self.kill(handoffs);
+                self.fail(now, &job, Refusal::core_died())
+            }
+            Taken::Right | Taken::Again | Taken::Late | Taken::Astray => {
+                self.start(now, job, true, None)
+            }
+        }
+    }
+
+    fn fail(&self, now: Instant, job: &Job, refusal: Refusal) -> Reply {
+        if !job.stream {
+            return at_once(now, refusal.answer());
+        }
+        let shape = self.shape(now, job);
+        Reply::Stream(Box::new(Stream::failed(shape, job.plan, now, refusal)))
+    }
+
+    /// `fetched`: the prompt's KV comes from elsewhere. `keep`: it is kept for elsewhere.
+    fn start(
+        &mut self,
+        now: Instant,
+        job: Job,
+        fetched: bool,
+        keep: Option<&mut Handoffs>,
+    ) -> Reply {
+        let (plan, profile) = (job.plan, self.setup.profile);
+        let mut resident = Resident::new(self.load.clone(), plan.prompt_tokens);
+        let interval = profile.interval(self.load.kv_tokens(), self.load.running());
+        let first_at = if fetched {
+            now + profile.transfer() + interval
+        } else {
+            self.load.read_prompt(now, &profile, plan.prompt_tokens)
+        };
+        if job.stream {
+            if let Some(handoffs) = keep {
+                // For a leg that never learns of it: a stream does not show the parameters.
+                self.offer(first_at, &job, handoffs);
+            }
+            let shape = self.shape(now, &job);
+            let stream = Stream::new(shape, plan, profile, resident, first_at);
+            return Reply::Stream(Box::new(stream));
+        }
+        resident.grow(plan.tokens);
+        let rest = interval
+            .as_nanos()
+            .saturating_mul(u128::from(plan.tokens - 1));
+        let ready_at = first_at + Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX));
+        let offer = keep.map(|handoffs| self.offer(ready_at, &job, handoffs));
+        let parameters = offer.as_ref().map(|(request, blocks)| vllm::Parameters {
+            blocks,
+            engine: &self.name,
+            request,
+            host: &self.setup.host,
+            port: self.setup.port,
+            tokens: plan.prompt_tokens + plan.tokens - 1,
+        });
+        let names = self.names(now, &job.id);
+        Reply::Whole(Whole {
+            ready_at,
+            answer: vllm::whole(
+                job.route,
+                &names,
+                &plan,
+                &job.prompt_ids,
+                parameters.as_ref(),
+            ),
+            resident: Some((resident, plan.finish)),
+        })
+    }
+
+    fn names<'a>(&'a self, now: Instant, id: &'a str) -> vllm::Names<'a> {
+        vllm::Names {
+            id,
+            model: &self.setup.model,
+            fingerprint: &self.fingerprint,
+            created: self.unix_s(now),
+        }
+    }
+
+    fn shape(&self, now: Instant, job: &Job) -> Shape {
+        let names = self.names(now, &job.id);
+        vllm::shape(job.route, &names, &job.plan, &job.prompt_ids, job.extras)
+    }
+
+    /// Keeps the KV of a prefill leg; returns the request's name among engines, and its blocks.
+    fn offer(
+        &mut self,
+        ready_at: Instant,
+        job: &Job,
+        handoffs: &mut Handoffs,
+    ) -> (String, Vec<u32>) {
+        let child = match job.route {
+            Route::Completion => "-0",
+            _ => "",
+        };
+        let request = format!("{}{child}-{:08x}", job.id, self.prng.u64() as u32);
+        let tokens = job.plan.prompt_tokens + job.plan.tokens - 1;
+        let blocks_total = self.setup.blocks.max(1);
+        let blocks: Vec<u32> = (0..tokens.div_ceil(u64::from(self.setup.block_tokens)))
+            .map(|_| {
+                let block = self.next_block;
+                self.next_block = (block + 1) % blocks_total;
+                block
+            })
+            .collect();
+        handoffs.offer(
+            ready_at,
+            self.name,
+            request.as_bytes(),
+            tokens,
+            blocks.clone(),
+        );
+        (request, blocks)
+    }
+
+    fn answer_id(&mut self, route: Route, incoming: &Incoming<'_>, ask: &Ask) -> String {
+        let prefix = if route == Route::Chat {
+            "chatcmpl"
+        } else {
+            "cmpl"
+        };
+        match (incoming.request_id, &ask.request_id) {
+            (Some(id), _) => format!("{prefix}-{}", String::from_utf8_lossy(id)),
+            (None, Some(id)) => format!("{prefix}-{id}"),
+            (None, None) => format!("{prefix}-{:016x}", self.prng.u64()),
+        }
+    }
+
+    /// The time of day.
+    pub fn unix_s(&self, now: Instant) -> u64 {
+        self.setup.epoch_unix_s + now.nanos() / 1_000_000_000
+    }
+}
+
+/// One checked request for tokens.
+struct Job {
+    route: Route,
+    /// The answer's id, prefix and all.
+    id: String,
+    plan: Plan,
+    prompt_ids: Vec<u32>,
+    stream: bool,
+    extras: vllm::Extras,
+}
+
+fn at_once(now: Instant, answer: Answer) -> Reply {
+    Reply::Whole(Whole {
+        ready_at: now,
+        answer,
+        resident: None,
+    })
+}
+
+/// vLLM takes `application/json` only, with or without parameters.
+fn is_json(content_type: Option<&[u8]>) -> bool {
+    let media = content_type
+        .unwrap_or(b"")
+        .split(|b| *b == b';')
+        .next()
+        .unwrap_or(b"");
+    media.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}

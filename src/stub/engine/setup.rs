@@ -1,0 +1,46 @@
+//! What an engine is told at start. Plain values; the command line and tests fill them.
+//!
+//! Invariant: 1 ≤ `block_tokens`, 2 ≤ `len_max` (asserted by `Engine::new`).
+
+use crate::stub::profile::Profile;
+
+/// What an engine is told at start.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub model: String,
+    /// Longest prompt and answer together, tokens.
+    pub len_max: u64,
+    /// Tokens in a KV block, and blocks. Real ones on a GPU have 16-token blocks.
+    pub block_tokens: u32,
+    pub blocks: u32,
+    pub profile: Profile,
+    /// Whether a KV connector is there. Without one handoff parameters are ignored, as vLLM does.
+    pub connector: bool,
+    /// Where the connector's side channel listens. Told to peers, used by nobody.
+    pub host: String,
+    pub port: u16,
+    /// Bounds of an answer's natural length, tokens; by the prompt's seed. `None`: an answer ends at its limit, or after 16
+    /// tokens where chat sets none.
+    pub answer_tokens: Option<(u64, u64)>,
+    pub seed: u64,
+    /// Time of day at [`Instant::ZERO`], Unix seconds.
+    pub epoch_unix_s: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            model: "tiny".into(),
+            len_max: 131_072,
+            block_tokens: 16,
+            blocks: 131_072,
+            profile: Profile::default(),
+            connector: true,
+            host: "127.0.0.1".into(),
+            port: 5_600,
+            answer_tokens: None,
+            seed: 0,
+            epoch_unix_s: 1_795_992_884,
+        }
+    }
+}
