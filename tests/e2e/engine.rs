@@ -35,7 +35,6 @@ pub struct Engines {
 
 /// One leg as an engine saw it.
 pub struct Seen {
-    pub engine: usize,
     pub leg: &'static str,
     pub path: String,
     pub headers: BTreeMap<String, String>,
@@ -302,7 +301,6 @@ impl Serving<'_> {
         };
         if let Some(leg @ ("tokenize" | "prefill" | "decode")) = leg {
             let seen = Arc::new(Seen {
-                engine: self.engine,
                 leg,
                 path: target.to_owned(),
                 headers: fields(head),
@@ -384,9 +382,12 @@ impl Serving<'_> {
         for item in items {
             if let Some(count) = item["repeat"].as_u64() {
                 let text = item["text"].as_str().unwrap_or_default();
+                // Paced from the first, so that late wake-ups do not add up.
+                let mut due = Instant::now();
                 for _ in 0..count {
                     self.chunk(text.as_bytes(), framing)?;
-                    self.wait(millis(&item["delay_ms"]))?;
+                    due += millis(&item["delay_ms"]);
+                    self.wait(due.saturating_duration_since(Instant::now()))?;
                 }
             } else if let Some(bytes) = bytes(item) {
                 self.chunk(&bytes, framing)?;

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::client::data_of;
-use super::recorded::{self, as_streamed, body, comparable, events};
+use super::recorded::{self, as_streamed, body, comparable};
 use super::world::{Fleet, Setup, World, everywhere, number};
 
 const CHAT: &str = "/v1/chat/completions";
