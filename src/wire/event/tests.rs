@@ -586,10 +586,6 @@ fn choices_are_judged_together() {
 
 // proves R-FLT-3
 #[test]
-#[expect(
-    clippy::type_complexity,
-    reason = "a row: event, then status and message"
-)]
 fn errors_in_disguise() {
     type Want = Option<(u16, Option<&'static str>)>;
     let rows: &[(&str, Want)] = &[
