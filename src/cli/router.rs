@@ -148,6 +148,10 @@ struct WayDown {
 
 impl WayDown {
     /// Called on the control thread; must not block it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread of its own waits for the end of the process"
+    )]
     fn on_notice(&self, notice: Notice) {
         if notice == Notice::End {
             tracing::info!("ending at once");

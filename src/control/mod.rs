@@ -252,6 +252,7 @@ async fn run(
     mut stopped: watch::Receiver<bool>,
     up: std::sync::mpsc::SyncSender<io::Result<()>>,
 ) {
+    #[expect(clippy::disallowed_methods, reason = "the uptime begins here")]
     let desk = Arc::new(admin::Desk {
         shared: shared.clone(),
         policy: admin::Policy {

@@ -266,6 +266,7 @@ fn health_server(healthy: Arc<AtomicBool>) -> (SocketAddr, Receiver<String>) {
 }
 
 /// Asks until the answer is as wanted. The probes' own interval is what it waits for.
+#[expect(clippy::disallowed_methods, reason = "a test's own deadline")]
 fn until(at: SocketAddr, path: &str, want: impl Fn(&(u16, Value)) -> bool) {
     let end = Instant::now() + LIMIT;
     let mut last = fetch(at, path);

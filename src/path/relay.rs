@@ -295,15 +295,9 @@ impl Sink<'_> {
         if self.relay.prefix.is_empty() {
             return;
         }
-        let kept: Vec<u8> = self
-            .relay
-            .prefix
-            .split_inclusive(|b| *b == b'\n')
-            .filter(|line| !matches!(line.strip_prefix(b"event"), Some([b':' | b'\n', ..])))
-            .flatten()
-            .copied()
-            .collect();
-        self.relay.prefix = kept;
+        drop_lines(&mut self.relay.prefix, |line| {
+            matches!(line.strip_prefix(b"event"), Some([b':' | b'\n', ..]))
+        });
         Sink::flush_comments(self.relay, self.io);
     }
 
@@ -319,4 +313,19 @@ impl Sink<'_> {
         self.relay.fault = Some(cause);
         ControlFlow::Break(())
     }
+}
+
+/// Removes the lines that `unwanted` picks, in place.
+fn drop_lines(lines: &mut Vec<u8>, unwanted: impl Fn(&[u8]) -> bool) {
+    let (mut from, mut to) = (0, 0);
+    while from < lines.len() {
+        let rest = &lines[from..];
+        let len = memchr::memchr(b'\n', rest).map_or(rest.len(), |n| n + 1);
+        if !unwanted(&rest[..len]) {
+            lines.copy_within(from..from + len, to);
+            to += len;
+        }
+        from += len;
+    }
+    lines.truncate(to);
 }

@@ -225,10 +225,11 @@ impl<R: Rt> ShardCell<R> {
     async fn keep_house(self: Rc<Self>) {
         loop {
             self.shard.borrow_mut().date = encode::http_date(unix_seconds());
-            let mut pool = self.pool.borrow_mut();
-            pool.expire(self.now());
-            let (idle, counts) = (pool.idle(), pool.counts());
-            drop(pool);
+            let (idle, counts) = {
+                let mut pool = self.pool.borrow_mut();
+                pool.expire(self.now());
+                (pool.idle(), pool.counts())
+            };
             self.shard.borrow().ledger.update(|tx| {
                 tx.set(LedgerCell::PoolIdle, idle as u64);
                 tx.raise(LedgerCell::PoolHits, counts.taken);

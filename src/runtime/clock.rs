@@ -14,6 +14,7 @@ pub struct MonotonicClock {
 
 impl MonotonicClock {
     /// The first call in the process sets zero: make it early in `main`.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn new() -> Self {
         static ZERO: OnceLock<time::Instant> = OnceLock::new();
         MonotonicClock {
@@ -30,6 +31,7 @@ impl Clock for MonotonicClock {
 }
 
 /// Wall-clock seconds, for the `date` field only: nothing is ever timed with it.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn unix_seconds() -> u64 {
     let since = time::SystemTime::now().duration_since(time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())

@@ -25,6 +25,7 @@ where
 }
 
 /// Waits until `holds` does, looking every millisecond; panics after long.
+#[expect(clippy::disallowed_methods, reason = "a test's own deadline")]
 pub async fn until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {

@@ -95,6 +95,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "control",
+        // Shards hand it what a request asked of the admin routes; it sends the answers back as mail.
         may: &[
             "base",
             "metrics",
@@ -103,6 +104,7 @@ const ROOMS: &[Room] = &[
             "runtime::cell::ControlPort",
             "runtime::cell::Mail",
             "runtime::mail",
+            "wire::h1::head::Method",
         ],
         crates: &[
             "axum",

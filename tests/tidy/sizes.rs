@@ -19,7 +19,7 @@ const CODE_WIDTH_MAX: usize = 100;
 const LONG_FILES: &[(&str, usize, &str)] = &[
     (
         "src/wire/json.rs",
-        570,
+        642,
         "one grammar in one place; half of it is the reader of strings",
     ),
     (
@@ -40,7 +40,7 @@ const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
     (
         "src/runtime/drive.rs",
         "connection",
-        156,
+        160,
         "one task: its futures live on its stack and borrow each other",
     ),
     (

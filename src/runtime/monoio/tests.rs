@@ -1,5 +1,10 @@
 //! The trait's promises, on both drivers.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the sleep under test is held against the real clock"
+)]
+
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;

@@ -101,7 +101,7 @@ fn every_split(bytes: &[u8], run: impl Fn(&[u8], &[usize]) -> String) -> String 
 type Row = (&'static str, &'static [u8], &'static str);
 
 fn check(rows: &[Row], run: impl Fn(&[u8], &[usize]) -> String) {
-    let mut names = std::collections::HashSet::new();
+    let mut names = std::collections::BTreeSet::new();
     for (name, bytes, want) in rows {
         assert!(names.insert(name), "two rows named {name}");
         assert_eq!(&every_split(bytes, &run), want, "row {name}");

@@ -1,0 +1,251 @@
+//! A relayed event allocates nothing once its stream is warm, and sends no message to another thread: counted by the allocator and the
+//! mailbox of a real shard that relays a real stream, on both drivers. One event per engine write, each seen by the client before the
+//! next is sent, so that every event is a read, a check, a cut and a write of its own.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use narwhal::base::units::ShardId;
+use narwhal::config::topology::Snapshot;
+use narwhal::config::{self, Format};
+use narwhal::metrics::histogram::ShardTimes;
+use narwhal::metrics::ledger::{Cell as LedgerCell, ShardLedger};
+use narwhal::runtime::boot::{self, DriverChoice};
+use narwhal::runtime::cell::{self, ControlPort, Mail};
+use narwhal::runtime::mail::Mailbox;
+use narwhal::runtime::monoio::Monoio;
+use narwhal::runtime::topology::{Place, Plan};
+use narwhal::shard::{ControlRequest, Note, Shard, Shared};
+
+thread_local! {
+    /// Set on the shard's thread only.
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes on to the system's allocator unchanged; the counter is an atomic and the flag a const
+// thread local, neither of which allocates.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+fn count() {
+    if COUNTED.try_with(Cell::get).unwrap_or(false) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const WARM: usize = 200;
+const MEASURED: usize = 2_000;
+
+// proves R-SHD-1
+#[test]
+fn a_relayed_event_allocates_nothing_and_crosses_no_core() {
+    for driver in [DriverChoice::IoUring, DriverChoice::Epoll] {
+        let Ok((driver, _)) = boot::choose_driver(driver) else {
+            // A kernel that refuses io_uring leaves epoll to be counted.
+            continue;
+        };
+        let (go, engine) = scripted_engine();
+        let router = Router::start(engine, driver);
+        let mut client = Client::stream(router.address);
+        for _ in 0..WARM {
+            go.send(()).unwrap();
+            client.event();
+        }
+        let mail = router.mail.accepted();
+        let events = router.ledger.peek(LedgerCell::EventsRelayed);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..MEASURED {
+            go.send(()).unwrap();
+            client.event();
+        }
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(
+            allocations,
+            0,
+            "allocations in {MEASURED} events on {}",
+            driver.name()
+        );
+        assert_eq!(router.mail.accepted(), mail, "messages from other threads");
+        let relayed = router.ledger.peek(LedgerCell::EventsRelayed) - events;
+        assert_eq!(relayed, MEASURED as u64, "one event a read");
+        drop(go);
+        client.end();
+    }
+}
+
+/// One engine that answers both legs in one: a decode-shaped leg whose events wait for their turn.
+fn scripted_engine() -> (mpsc::SyncSender<()>, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (go, turns) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        read_request(&mut stream);
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut n = 0u64;
+        while turns.recv().is_ok() {
+            n += 1;
+            let event = format!(
+                "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\
+                 \"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" word{n}\"}},\"logprobs\":null,\
+                 \"finish_reason\":null,\"token_ids\":[{n},{n}]}}]}}\n\n"
+            );
+            let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+            stream.write_all(chunk.as_bytes()).unwrap();
+        }
+        let done = "data: [DONE]\n\n";
+        let end = format!("{:x}\r\n{done}\r\n0\r\n\r\n", done.len());
+        stream.write_all(end.as_bytes()).unwrap();
+    });
+    (go, address)
+}
+
+fn read_request(stream: &mut TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+}
+
+struct Router {
+    address: SocketAddr,
+    ledger: Arc<ShardLedger>,
+    mail: Arc<Mailbox<Mail>>,
+}
+
+/// Nobody asks anything here.
+struct NoControl;
+
+impl ControlPort for NoControl {
+    fn ask(&self, _: usize, _: ControlRequest) -> bool {
+        false
+    }
+
+    fn note(&self, _: Note) {}
+}
+
+impl Router {
+    fn start(engine: SocketAddr, driver: boot::Driver) -> Router {
+        let fleet = format!(
+            r#"{{"schema":"narwhal.fleet","schema_version":2,"model":"m",
+                "engines":[{{"iid":"e0","url":"http://{engine}","role":"both"}}],
+                "slo":{{"ttft_s":10,"tpot_s":1}},"serving":{{"admission":"open"}},
+                "engine":{{"tokenize":false,"connector":"none"}}}}"#
+        );
+        let loaded = config::parse("test", &fleet, Format::Json, &|_| None).unwrap();
+        let snapshot = Arc::new(Snapshot::new(1, loaded.fleet));
+        let shared = Arc::new(Shared::new(&snapshot));
+        let ledger = Arc::new(ShardLedger::new());
+        let mail = Arc::new(Mailbox::new(16));
+        let listener = boot::bind_shards("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        let address = listener[0].local_addr().unwrap();
+        let place = Place {
+            shard: ShardId(0),
+            cpu: None,
+            node: None,
+        };
+        let plan = Plan {
+            places: vec![place],
+            warnings: Vec::new(),
+        };
+        let mut listener = Some(listener);
+        boot::run_shards(&plan, driver, |place| {
+            let times = Arc::new(ShardTimes::new());
+            let (snapshot, shared) = (snapshot.clone(), shared.clone());
+            let shard = Shard::new(place.shard, snapshot, shared, ledger.clone(), times, 1);
+            let own = listener.take().unwrap();
+            let mail = mail.clone();
+            move || async move {
+                COUNTED.set(true);
+                let _ = cell::run::<Monoio>(shard, own, mail, Arc::new(NoControl)).await;
+            }
+        })
+        .unwrap();
+        Router {
+            address,
+            ledger,
+            mail,
+        }
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn stream(router: SocketAddr) -> Client {
+        let mut stream = TcpStream::connect(router).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
+        let request = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        Client(BufReader::with_capacity(1 << 16, stream))
+    }
+
+    /// Reads on to the end of the next event, and sees that its ids were cut.
+    fn event(&mut self) {
+        let mut line = String::new();
+        while !line.starts_with("data: {") {
+            line.clear();
+            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "the stream ended");
+        }
+        assert!(!line.contains("token_ids"), "{line}");
+    }
+
+    fn end(mut self) {
+        let mut line = String::new();
+        while line != "data: [DONE]\n" {
+            line.clear();
+            assert_ne!(
+                self.0.read_line(&mut line).unwrap(),
+                0,
+                "the stream ended early"
+            );
+        }
+    }
+}
