@@ -47,7 +47,8 @@ pub fn everywhere(test: impl Fn(Setup) + Sync) {
             let (test, failures) = (&test, &failures);
             scope.spawn(move || {
                 if let Err(why) = panic::catch_unwind(AssertUnwindSafe(|| test(setup))) {
-                    lock(failures).push(format!("{setup:?}: {}", words(&*why)));
+                    let words: String = words(&*why).chars().take(1500).collect();
+                    lock(failures).push(format!("{setup:?}: {words}"));
                 }
             });
         }
@@ -315,6 +316,15 @@ pub fn ends(state: &Value) -> u64 {
         "/admission/refused",
     ];
     ENDS.iter().map(|end| number(state, end)).sum()
+}
+
+/// Clients' connections, that of the one who asks among them.
+pub fn open_connections(world: &World) -> u64 {
+    let state = world.state();
+    let shards = state["shards"].as_array().expect("shards").iter();
+    shards
+        .map(|shard| number(shard, "/connections/open"))
+        .sum()
 }
 
 /// The gauges that are not 0.
