@@ -7,6 +7,7 @@
 
 use std::ops::ControlFlow;
 
+use super::Stage;
 use super::answer;
 use super::assemble::Assembly;
 use super::exchange::{Cx, Exchange, Io};
@@ -135,6 +136,11 @@ impl Exchange {
         if let (Some(first), false) = (self.relay.first_token, self.marks.first_token_noted) {
             self.marks.first_token_noted = true;
             self.marks.first_token = Some(first);
+            self.stage = if self.assembly.is_some() {
+                Stage::Assemble
+            } else {
+                Stage::Relay
+            };
             if let Some(Placement::TwoLegs { prefill, decode }) = self.placement {
                 cx.shard.shared.pair_met(prefill, decode);
             }
