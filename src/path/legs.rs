@@ -128,6 +128,12 @@ impl Connection {
             return;
         };
         let draining = leg.state == State::Draining;
+        if leg.state == State::Body && self.io.out.is_full() {
+            // An engine that is not read while its client is slow is not silent.
+            let gap = shard.snapshot.fleet.engine.decode_read_timeout;
+            let until = gap.map_or(Instant::FAR, |gap| now + gap);
+            return self.io.bound_leg(slot, until);
+        }
         match self.exchange.as_mut().filter(|x| !x.is_over() && !draining) {
             Some(exchange) => {
                 let cx = &mut Cx {
