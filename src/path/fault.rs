@@ -106,9 +106,13 @@ impl Exchange {
         if cause.is_refusal() {
             return self.pass_refusal(cx, cause);
         }
-        self.avoid.failed(engine);
-        if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) =
-            (self.phase(), self.placement)
+        // A socket that died between two uses says nothing about its engine, which may be the only one.
+        let stale = cause == Cause::StaleSocket;
+        if !stale {
+            self.avoid.failed(engine);
+        }
+        if let (Stage::Decode, false, Some(Placement::TwoLegs { prefill, .. })) =
+            (self.phase(), stale, self.placement)
         {
             self.avoid.produced(prefill);
         }
@@ -116,8 +120,7 @@ impl Exchange {
             if self.find_placement(cx).is_none() {
                 return self.refuse_no_engine(cx);
             }
-            let free = cause == Cause::StaleSocket;
-            if (free || cx.shard.shared.retries.take()) && self.back_off(cx) {
+            if (stale || cx.shard.shared.retries.take()) && self.back_off(cx) {
                 return;
             }
         }
