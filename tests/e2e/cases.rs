@@ -40,14 +40,17 @@ fn replay(driver: &'static str) {
         let setup = Setup::new(driver, shards);
         let started = Instant::now();
         thread::scope(|scope| {
-            for (fleet, cases) in fleets() {
+            for mut recorded in recorded() {
+                let cases = std::mem::take(&mut recorded.cases);
                 count += cases.len();
                 let routers = ROUTERS.min(cases.len().div_ceil(8));
                 let cases = Arc::new(Mutex::new(slow_first(cases)));
+                let recorded = Arc::new(recorded);
                 for _ in 0..routers {
-                    let (fleet, cases, failures) = (fleet.clone(), Arc::clone(&cases), &failures);
+                    let (recorded, cases) = (Arc::clone(&recorded), Arc::clone(&cases));
+                    let failures = &failures;
                     scope.spawn(move || {
-                        let world = World::start(setup, &fleet);
+                        let world = recorded.start(setup);
                         loop {
                             let Some(case) = lock(&cases).pop_front() else {
                                 return;
@@ -77,8 +80,43 @@ fn replay(driver: &'static str) {
     );
 }
 
-/// Each fleet with its cases.
-fn fleets() -> Vec<(Fleet, Vec<Value>)> {
+/// A fleet, what is done to it before its cases, and these.
+struct Recorded {
+    fleet: Fleet,
+    /// Requests that put the router into the state of the cases.
+    after_start: Vec<Value>,
+    /// In that state it is not ready.
+    is_held: bool,
+    cases: Vec<Value>,
+}
+
+impl Recorded {
+    /// A router in the state that the cases expect.
+    fn start(&self, setup: Setup) -> World {
+        let world = World::start(setup, &self.fleet);
+        for request in &self.after_start {
+            let path = request[1].as_str().expect("a path");
+            world.post(path, &request[2]);
+        }
+        if self.is_held {
+            world.until("not ready", |world| {
+                world.ask(&client::get("/ready")).status == Some(503)
+            });
+            let engines = self.fleet.file["engines"].as_array().map_or(0, Vec::len);
+            let ill = self.fleet.script.as_object().map_or(0, |script| {
+                if script.contains_key("health") { engines } else { script.len() }
+            });
+            world.until("ill engines are left out", |world| {
+                let state = world.state();
+                super::world::number(&state, "/health/available_instances") <= (engines - ill) as u64
+            });
+        }
+        world
+    }
+}
+
+/// Every file of the folder.
+fn recorded() -> Vec<Recorded> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/cases");
     let read = |name: &str| {
         fs::read_to_string(format!("{dir}/{name}")).unwrap_or_else(|e| panic!("{name}: {e}"))
@@ -95,6 +133,13 @@ fn fleets() -> Vec<(Fleet, Vec<Value>)> {
         let mut fleet = Fleet::new(&[]);
         fleet.file = spec["fleet"].clone();
         fleet.profiles = spec["profiles"].clone();
+        fleet.script = at_engines(spec["script"].as_object().unwrap_or(&Map::new()));
+        let args = spec["serve_args"].as_array().into_iter().flatten();
+        fleet.args = args.filter_map(|arg| Some(arg.as_str()?.to_owned())).collect();
+        let is_held = !spec["settle_s"].is_null();
+        fleet.await_ready = !is_held;
+        let stub_args = spec["stub_args"].to_string();
+        fleet.sglang = stub_args.contains("sglang");
         let cases = read(&format!("{name}.jsonl"));
         let cases = cases.lines().map(|line| {
             let mut case = expand(serde_json::from_str(line).expect(line));
@@ -105,7 +150,12 @@ fn fleets() -> Vec<(Fleet, Vec<Value>)> {
             }
             case
         });
-        (fleet, cases.collect())
+        Recorded {
+            fleet,
+            after_start: spec["after_start"].as_array().cloned().unwrap_or_default(),
+            is_held,
+            cases: cases.collect(),
+        }
     };
     names.into_iter().map(load).collect()
 }
@@ -170,8 +220,9 @@ fn run(case: &Value, world: &World) -> Vec<String> {
             held.push(send(world, &background["request"]));
         }
         // The engine's word that it is under way.
-        let under_way = held.len();
-        world.until_leg("decode", under_way);
+        let script = &case["engine_script"];
+        let leg = if script["prefill"].is_null() { "decode" } else { "prefill" };
+        world.until_leg(leg, held.len());
     }
     let mut client = send(world, &case["request"]);
     let answer = match case["client"]["disconnect_after_ms"].as_u64() {

@@ -60,6 +60,8 @@ struct Shared {
     model: String,
     sglang: bool,
     script: Mutex<HashMap<String, Value>>,
+    /// Steps that outlive a reset.
+    standing: Mutex<HashMap<String, Value>>,
     log: Mutex<Vec<Arc<Seen>>>,
     connections: Mutex<Vec<Arc<Line>>>,
     numbers: AtomicU64,
@@ -93,10 +95,13 @@ impl Engines {
     /// Adds to the script.
     pub fn script(&self, steps: &Value) {
         let steps = steps.as_object().expect("legs and their steps");
-        let mut script = lock(&self.shared.script);
-        for (leg, step) in steps {
-            script.insert(leg.clone(), step.clone());
-        }
+        lock(&self.shared.script).extend(steps.clone());
+    }
+
+    /// The same for as long as the engines run.
+    pub fn script_for_good(&self, steps: &Value) {
+        let steps = steps.as_object().expect("legs and their steps");
+        lock(&self.shared.standing).extend(steps.clone());
     }
 
     /// Forgets the script and the log.
@@ -322,7 +327,12 @@ impl Serving<'_> {
     }
 
     fn step(&self, leg: &str) -> Option<Value> {
-        let mut script = lock(&self.shared.script);
+        let scripts = [&self.shared.script, &self.shared.standing];
+        scripts.iter().find_map(|script| self.step_of(script, leg))
+    }
+
+    fn step_of(&self, script: &Mutex<HashMap<String, Value>>, leg: &str) -> Option<Value> {
+        let mut script = lock(script);
         let here = format!("{leg}@{}", self.engine);
         let key = if script.contains_key(&here) { &here } else { leg };
         match script.get_mut(key)? {

@@ -78,6 +78,38 @@ fn a_pipelined_request_arrives_when_its_turn_comes() {
     });
 }
 
+/// What is read ahead is bounded, and the bound ends the connection, not the answer that runs.
+// proves R-HTTP-1, R-HTTP-3
+#[test]
+fn a_pipeline_over_the_bound_is_dropped_after_the_running_answer() {
+    everywhere(|setup| {
+        let world = World::start(setup, &Fleet::pairs());
+        world
+            .engines
+            .script(&json!({"prefill": {"delay_ms": 100, "body": handoff()}}));
+        for (ahead, kept) in [(40_000, true), (400_000, false)] {
+            let mut client = world.connect();
+            client.send(&post(TEXT, &prompt(true)));
+            let health = get("/health");
+            let count = ahead / health.len();
+            client.send(&health.repeat(count));
+            assert_served(&client.answer(), true, "the running one");
+            if kept {
+                for _ in 0..count {
+                    assert_eq!(client.answer().status, Some(200));
+                }
+            } else {
+                assert!(client.ends_within(PATIENCE));
+                assert!(client.buf.is_empty(), "half a pipeline was answered");
+            }
+        }
+    });
+}
+
+fn handoff() -> Value {
+    json!({"choices": [], "kv_transfer_params": {"remote_engine_id": "e", "remote_block_ids": [1]}})
+}
+
 // proves R-HTTP-1
 #[test]
 fn bodies_may_be_chunked_with_extensions_and_trailers() {

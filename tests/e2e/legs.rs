@@ -107,12 +107,17 @@ fn a_decode_leg_on_a_socket_that_died_costs_an_attempt_and_no_credit() {
         assert_eq!(grew("/serving/prefill_attempts"), 2);
         assert_eq!(grew("/serving/decode_attempts"), 2);
         // There are no credits: a fault that costs one is final.
+        let fleet = Fleet::pairs()
+            .with("serving", "retry_budget", 0)
+            .with("serving", "retry_replenish", 0);
+        let world = World::start(setup, &fleet);
         world
             .engines
             .script(&json!({"decode": [{"status": 500, "body": "x"}, {"default": true}]}));
         let answer = world.post(TEXT, &prompt(true));
         assert_eq!(answer.status, Some(502), "{}", answer.text());
         assert_eq!(answer.error(), failed("decode"));
+        assert_eq!(number(&world.at_rest(), "/serving/retry_attempts"), 0);
     });
 }
 
@@ -225,7 +230,8 @@ fn an_engines_refusal_reaches_the_client_in_its_words() {
                     assert_eq!(error["type"], "invalid_request_error", "{row}");
                     let said = error["message"].as_str().expect(&row);
                     assert!(!said.is_empty() && said.len() <= 1024, "{row}: {}", said.len());
-                    assert!(!said.chars().any(char::is_control), "{row}: {said:?}");
+                    let bare = answer.text().chars().any(char::is_control);
+                    assert!(!bare, "{row}: {:?}", answer.text());
                     if let Some(message) = message {
                         assert_eq!(said, message, "{row}");
                     }

@@ -72,6 +72,8 @@ pub struct Fleet {
     pub sglang: bool,
     /// Further arguments of `serve`.
     pub args: Vec<String>,
+    /// What engines say for as long as they run.
+    pub script: Value,
     /// Wait until the router says that it is ready.
     pub await_ready: bool,
 }
@@ -104,6 +106,7 @@ impl Fleet {
             profiles: Value::Null,
             sglang: false,
             args: Vec::new(),
+            script: json!({}),
             await_ready: true,
         }
     }
@@ -142,11 +145,7 @@ impl World {
     pub fn start(setup: Setup, fleet: &Fleet) -> World {
         let model = fleet.file["model"].as_str().expect("a model");
         let engines = Engines::start(fleet.engines(), model, fleet.sglang);
-        World::start_with(setup, fleet, engines)
-    }
-
-    /// The same with engines that run already.
-    pub fn start_with(setup: Setup, fleet: &Fleet, engines: Engines) -> World {
+        engines.script_for_good(&fleet.script);
         static WORLDS: AtomicUsize = AtomicUsize::new(0);
         let number = WORLDS.fetch_add(1, Ordering::SeqCst);
         let dir = format!("narwhal-e2e-{}-{number}", std::process::id());
@@ -161,7 +160,7 @@ impl World {
             .args(["--listen", "127.0.0.1:0", "--driver", setup.driver])
             .args(["--shards", &setup.shards.to_string()])
             .args(cpu(setup, number))
-            .args(&fleet.args)
+            .args(fleet.args.iter().map(|arg| arg.replace("@DIR", &dir.display().to_string())))
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

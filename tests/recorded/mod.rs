@@ -73,7 +73,6 @@ pub fn pairs() -> Vec<Pair> {
             "chat_stream_tools_second_turn",
             same(),
         ),
-        ("chat_no_reasoning", "chat_stream_no_reasoning", same()),
         ("completion", "completion_stream", same()),
         ("completion", "completion_stream_usage", same()),
         ("completion_echo", "completion_stream_echo", same()),
@@ -126,7 +125,7 @@ pub fn comparable(mut answer: Value) -> Value {
     answer
 }
 
-/// Data events but the terminator, by vLLM's own framing: one line each.
+/// The data of its events but the terminator, by vLLM's own framing: one line each.
 pub fn events(body: &[u8]) -> Vec<Vec<u8>> {
     let lines = body.split(|byte| *byte == b'\n');
     let data = lines.filter_map(|line| line.strip_prefix(b"data: "));
