@@ -106,7 +106,12 @@ impl Exchange {
         if cause.is_refusal() {
             return self.pass_refusal(cx, cause);
         }
-        self.avoid.failed(engine);
+        if cause == Cause::StaleSocket {
+            // The socket's fault, not the engine's: it may be asked again, on a new one.
+            self.fresh_sockets = true;
+        } else {
+            self.avoid.failed(engine);
+        }
         if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) =
             (self.phase(), self.placement)
         {
@@ -186,6 +191,7 @@ impl Exchange {
             Cause::ResponseLimit => FailReason::ResponseLimit,
             Cause::Assembly => FailReason::Assembly,
             Cause::Handoff => FailReason::Handoff,
+            Cause::PoolStarved => FailReason::Pool,
             _ => match self.phase() {
                 Stage::Admit => FailReason::Admission,
                 Stage::Prefill => FailReason::Prefill,
