@@ -27,7 +27,8 @@ pub const CHUNK_LINE_BYTES_MAX: usize = 256;
 /// Bytes of an engine's error message that reach a client.
 pub const ENGINE_MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// Pipelined bytes that we read ahead while an exchange runs. Past it the client socket is not read.
+/// Pipelined bytes that we read ahead. Past it, while an exchange runs, they are dropped and the connection closes after the
+/// answer; otherwise the client socket is not read.
 pub const PIPELINE_BYTES_MAX: usize = 65_536;
 
 /// Bytes gathered for one client before its engine is no longer read. At about 200 bytes an event this is 160 events.

@@ -93,6 +93,12 @@ impl Connection {
             self.io.timers.set(Timer::Client, until);
         }
         self.inbuf.extend_from_slice(bytes);
+        if self.front == Front::Running && self.inbuf.len() > limits::PIPELINE_BYTES_MAX {
+            // Reading on is how a lost client is noticed, so what is over the bound is dropped, and the connection with it
+            // once this answer is out. Requests that were not answered then may be sent again (RFC 9112 section 9.3.2).
+            self.io.close = true;
+            self.inbuf.clear();
+        }
         self.advance(shard, now);
     }
 
@@ -237,7 +243,8 @@ impl Connection {
 
     /// Whether the client's socket should be read. While an exchange runs that is how a lost client is noticed.
     pub fn client_reads(&self) -> bool {
-        !self.client_ended && self.inbuf.len() < limits::PIPELINE_BYTES_MAX
+        !self.client_ended
+            && (self.front == Front::Running || self.inbuf.len() < limits::PIPELINE_BYTES_MAX)
     }
 
     /// Bytes to offer for the next client read.

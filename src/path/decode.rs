@@ -70,11 +70,6 @@ impl Exchange {
         self.marks.decoding = cx.now;
         self.open_leg(cx, Leg::Decode, engine, &body, fresh, bound);
         cx.shard.give_buffer(body);
-        self.stage = if self.request().stream {
-            Stage::Relay
-        } else {
-            Stage::Assemble
-        };
     }
 
     /// The head of the decode leg's answer is in.

@@ -106,14 +106,15 @@ impl Exchange {
         if cause.is_refusal() {
             return self.pass_refusal(cx, cause);
         }
-        if cause == Cause::StaleSocket {
-            // The socket's fault, not the engine's: it may be asked again, on a new one.
-            self.fresh_sockets = true;
-        } else {
+        // A socket that died between two uses says nothing about its engine, which may be the only one: the next legs
+        // of this request take new sockets.
+        let stale = cause == Cause::StaleSocket;
+        self.fresh_sockets |= stale;
+        if !stale {
             self.avoid.failed(engine);
         }
-        if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) =
-            (self.phase(), self.placement)
+        if let (Stage::Decode, false, Some(Placement::TwoLegs { prefill, .. })) =
+            (self.phase(), stale, self.placement)
         {
             self.avoid.produced(prefill);
         }
@@ -121,8 +122,7 @@ impl Exchange {
             if self.find_placement(cx).is_none() {
                 return self.refuse_no_engine(cx);
             }
-            let free = cause == Cause::StaleSocket;
-            if (free || cx.shard.shared.retries.take()) && self.back_off(cx) {
+            if (stale || cx.shard.shared.retries.take()) && self.back_off(cx) {
                 return;
             }
         }

@@ -9,6 +9,7 @@ use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
 use crate::shard::Shard;
+use crate::wire::openai;
 
 impl Connection {
     /// Bytes of an engine's answer.
@@ -196,7 +197,11 @@ impl Exchange {
     fn leg_end(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16, whole: bool) {
         match kind {
             Leg::Tokenize => {
-                self.refusal_message = None;
+                // Its words matter when it refuses; any other failure asks elsewhere.
+                self.refusal_message = match status {
+                    200 => None,
+                    _ => openai::engine_message(&self.collected),
+                };
                 self.counted(cx, engine, status);
             }
             Leg::Prefill => self.prefilled(cx, engine, status),

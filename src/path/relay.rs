@@ -7,6 +7,7 @@
 
 use std::ops::ControlFlow;
 
+use super::Stage;
 use super::answer;
 use super::assemble::Assembly;
 use super::exchange::{Cx, Exchange, Io};
@@ -139,6 +140,11 @@ impl Exchange {
             if self.relay.started {
                 cx.shard.ledger.update(|tx| tx.add(Cell::StreamsActive, 1));
             }
+            self.stage = if self.assembly.is_some() {
+                Stage::Assemble
+            } else {
+                Stage::Relay
+            };
             if let Some(Placement::TwoLegs { prefill, decode }) = self.placement {
                 cx.shard.shared.pair_met(prefill, decode);
             }

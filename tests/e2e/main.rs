@@ -1,0 +1,15 @@
+//! The running binary, end to end on loopback: scripted engines behind it, raw sockets in front of it.
+//!
+//! Every test runs on both drivers, with one shard and with two. No port is fixed and no wait is blind; `world` says how.
+
+#[path = "../recorded/mod.rs"]
+mod recorded;
+
+mod cancel;
+mod cases;
+mod client;
+mod engine;
+mod fixtures;
+mod http;
+mod legs;
+mod world;
