@@ -79,14 +79,6 @@ pub struct EngineLine {
     pub ejected: bool,
 }
 
-/// The load board as the control thread uses it: it reads every line and owns the `live` flags.
-pub trait EngineLines: Send + Sync {
-    /// Engines in the snapshot; indices are `0..count`.
-    fn count(&self) -> usize;
-    fn line(&self, engine: usize) -> EngineLine;
-    fn set_live(&self, engine: usize, live: bool);
-}
-
 /// What the fleet can do right now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {

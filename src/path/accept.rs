@@ -10,6 +10,7 @@ use super::leg::{LegCommand, LegSlot, State};
 use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
+use crate::metrics::histogram::Series;
 use crate::shard::Shard;
 use crate::wire::h1::body::BodyDecoder;
 
@@ -123,8 +124,18 @@ impl Connection {
 
     /// The taken output is out; its buffer comes back.
     pub fn client_written(&mut self, shard: &mut Shard, now: Instant, buf: Vec<u8>) {
+        let (was_full, bytes) = (self.io.out.is_full(), self.io.out.in_flight());
+        shard.count_write(bytes);
         self.io.out.written(buf);
         self.io.timers.clear(Timer::Stall);
+        if let (true, Some(exchange)) = (was_full, self.exchange.as_mut()) {
+            // The engine was not read meanwhile, so its silence counts from now.
+            exchange.stream_read_done(&mut Cx {
+                shard,
+                io: &mut self.io,
+                now,
+            });
+        }
         if self.front == Front::Linger && self.io.out.pending() == 0 {
             self.linger(now);
         }
@@ -145,6 +156,23 @@ impl Connection {
         self.cut(shard, now);
     }
 
+    /// The leg in `slot` has to wait for a connection: its engine has as many as it may.
+    pub fn leg_waits(&mut self, shard: &Shard, now: Instant, slot: usize) {
+        self.legs[slot].state = State::Waiting;
+        self.io
+            .bound_leg(slot, now + shard.snapshot.fleet.engine.pool_timeout);
+    }
+
+    /// The wait is over: the leg's connection is being made.
+    pub fn leg_opens(&mut self, shard: &Shard, now: Instant, slot: usize) {
+        self.legs[slot].state = State::Opening;
+        if let Some(exchange) = &self.exchange {
+            let connect = now + shard.snapshot.fleet.engine.connect_timeout;
+            self.io
+                .bound_leg(slot, connect.min(exchange.marks.leg_bound));
+        }
+    }
+
     /// The leg in `slot` has its connection; its request goes out.
     pub fn leg_connected(&mut self, slot: usize) {
         if let Some(exchange) = &self.exchange {
@@ -153,10 +181,13 @@ impl Connection {
     }
 
     /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.
-    pub fn leg_sent(&mut self, slot: usize, reused: bool) {
+    pub fn leg_sent(&mut self, shard: &Shard, now: Instant, slot: usize, reused: bool) {
         self.legs[slot].sent(reused);
         if let Some(exchange) = &self.exchange {
             self.io.bound_leg(slot, exchange.marks.leg_bound);
+            shard
+                .times
+                .record(Series::Connect, now.since(exchange.marks.leg_opened));
         }
     }
 
@@ -186,8 +217,10 @@ impl Connection {
     // ── what is wanted ──
 
     /// The next thing to do for a leg slot.
-    pub fn next_command(&mut self) -> Option<(usize, LegCommand)> {
+    pub fn next_command(&mut self, shard: &Shard) -> Option<(usize, LegCommand)> {
         let (slot, command) = self.io.next_command()?;
+        let opens = matches!(command, LegCommand::Open { .. });
+        shard.count_legs(opens, self.legs[slot].is_open());
         match &command {
             LegCommand::Open { engine, kind, .. } => self.legs[slot].open(*engine, *kind),
             LegCommand::Close | LegCommand::Park => self.legs[slot].close(),

@@ -10,6 +10,7 @@ use super::fault::Cause;
 use super::timers::Timer;
 use crate::base::time::Instant;
 use crate::metrics::histogram::Series;
+use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::End;
 
 /// When things happened, and what was counted already.
@@ -85,6 +86,9 @@ impl Exchange {
         }
         for timer in [Timer::Deadline, Timer::Wait, Timer::Leg0, Timer::Leg1] {
             cx.io.timers.clear(timer);
+        }
+        if self.relay.started() {
+            cx.shard.ledger.update(|tx| tx.sub(Cell::StreamsActive, 1));
         }
         self.end = Some(end);
         let slo_met = self.record(cx, end);

@@ -9,6 +9,7 @@ use super::answer::Refusal;
 use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use crate::base::units::{EngineId, Leg};
+use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, RejectReason};
 use crate::metrics::standing::Standing;
@@ -162,6 +163,9 @@ impl Exchange {
             return self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Seats));
         }
         self.marks.admitted = cx.now;
+        cx.shard
+            .times
+            .record(Series::Admit, cx.now.since(self.marks.checked));
         self.place(cx);
     }
 }

@@ -59,8 +59,14 @@ impl Connection {
         self.io.close = true;
         self.inbuf.clear();
         self.front = Front::Linger;
-        let until = now + Duration::from_secs(limits::DISCARD_CLOSE_SECONDS);
-        self.io.timers.set(Timer::Client, until);
+        // What is still to be written has its own bound; the wait for the client's end begins behind it.
+        match self.io.out.pending() {
+            0 => {
+                let until = now + Duration::from_secs(limits::DISCARD_CLOSE_SECONDS);
+                self.io.timers.set(Timer::Client, until);
+            }
+            _ => self.io.timers.clear(Timer::Client),
+        }
     }
 
     /// The client is gone, or not worth waiting for: nothing more is written or read.

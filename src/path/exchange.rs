@@ -68,6 +68,8 @@ pub struct Exchange {
     pub counters_asked: Vec<EngineId>,
 
     pub attempt: u32,
+    /// A pooled socket was stale in this request: later legs take new ones.
+    pub fresh_sockets: bool,
     pub avoid: Avoid,
     pub placement: Option<Placement>,
     pub handoff: Handoff,
@@ -150,6 +152,7 @@ impl Exchange {
             estimated: false,
             counters_asked: Vec::new(),
             attempt: 0,
+            fresh_sockets: false,
             avoid: Avoid::default(),
             placement: None,
             handoff: Handoff::default(),
@@ -194,6 +197,7 @@ impl Exchange {
         self.marks.leg_bound = bound;
         self.marks.leg_opened = cx.now;
         cx.io.bound_leg(0, connect.min(bound));
+        let fresh = fresh || self.fresh_sockets;
         cx.io.command(
             0,
             LegCommand::Open {

@@ -106,8 +106,10 @@ impl Exchange {
         if cause.is_refusal() {
             return self.pass_refusal(cx, cause);
         }
-        // A socket that died between two uses says nothing about its engine, which may be the only one.
+        // A socket that died between two uses says nothing about its engine, which may be the only one: the next legs
+        // of this request take new sockets.
         let stale = cause == Cause::StaleSocket;
+        self.fresh_sockets |= stale;
         if !stale {
             self.avoid.failed(engine);
         }
@@ -189,6 +191,7 @@ impl Exchange {
             Cause::ResponseLimit => FailReason::ResponseLimit,
             Cause::Assembly => FailReason::Assembly,
             Cause::Handoff => FailReason::Handoff,
+            Cause::PoolStarved => FailReason::Pool,
             _ => match self.phase() {
                 Stage::Admit => FailReason::Admission,
                 Stage::Prefill => FailReason::Prefill,

@@ -58,6 +58,8 @@ pub struct LegSlot {
 pub enum State {
     #[default]
     Idle,
+    /// Waiting for a connection: the engine has as many as `pool_max` allows.
+    Waiting,
     /// Connecting and sending.
     Opening,
     /// The request is out; no head yet.

@@ -85,7 +85,9 @@ impl Connection {
                     io: &mut self.io,
                     now,
                 };
-                if whole || kind == Leg::Decode && status == 200 {
+                // A refusal whose end is missing is a refusal all the same.
+                let refused = Cause::Status(status).is_refusal();
+                if whole || refused || kind == Leg::Decode && status == 200 {
                     exchange.leg_end(cx, kind, engine, status, whole);
                 } else {
                     exchange.leg_fault(cx, kind, engine, Cause::Leg(LegFault::Broken));
@@ -127,12 +129,17 @@ impl Connection {
         let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else {
             return;
         };
-        let draining = leg.state == State::Draining;
-        if leg.state == State::Body && self.io.out.is_full() {
-            // An engine that is not read while its client is slow is not silent.
-            let gap = shard.snapshot.fleet.engine.decode_read_timeout;
-            let until = gap.map_or(Instant::FAR, |gap| now + gap);
-            return self.io.bound_leg(slot, until);
+        let (draining, starved) = (leg.state == State::Draining, leg.state == State::Waiting);
+        if self.io.out.is_full() && leg.state == State::Body {
+            // The engine is not read while the client's buffer is full: the silence is ours.
+            if let Some(exchange) = self.exchange.as_mut() {
+                exchange.stream_read_done(&mut Cx {
+                    shard,
+                    io: &mut self.io,
+                    now,
+                });
+            }
+            return;
         }
         match self.exchange.as_mut().filter(|x| !x.is_over() && !draining) {
             Some(exchange) => {
@@ -141,7 +148,12 @@ impl Connection {
                     io: &mut self.io,
                     now,
                 };
-                exchange.leg_fault(cx, kind, engine, Cause::Timeout);
+                let cause = if starved {
+                    Cause::PoolStarved
+                } else {
+                    Cause::Timeout
+                };
+                exchange.leg_fault(cx, kind, engine, cause);
             }
             None => self.io.end_leg(slot, false),
         }
@@ -150,10 +162,15 @@ impl Connection {
 }
 
 impl Exchange {
+    /// The head alone decides unless the body is wanted: an answer, or the words of a refusal.
     fn leg_head(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16) {
-        let _ = (cx, engine);
         if kind == Leg::Decode {
             self.decode_head(status);
+        }
+        let cause = Cause::Status(status);
+        if status != 200 && !cause.is_refusal() {
+            cx.io.close_leg(0);
+            self.leg_end(cx, kind, engine, status, false);
         }
     }
 

@@ -66,6 +66,11 @@ impl ClientOut {
         self.buf.len() - self.skip + self.in_flight
     }
 
+    /// Bytes that a write has now.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
     pub fn is_full(&self) -> bool {
         self.pending() >= limits::CLIENT_BUFFER_BYTES
     }

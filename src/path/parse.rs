@@ -9,6 +9,8 @@ use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
 use super::timers::Timer;
 use crate::base::time::Instant;
+use crate::metrics::histogram::Series;
+use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, ExpireReason, InvalidReason};
 use crate::metrics::standing;
 use crate::shard::{ControlRequest, Shard};
@@ -26,6 +28,9 @@ const TOO_LARGE: Refusal = Refusal::new(
     "request_too_large",
     "The request body is over the limit",
 );
+
+/// How long a connection waits for the control thread.
+const CONTROL_WAIT: Duration = Duration::from_secs(10);
 
 /// What a path leads to.
 enum Target {
@@ -59,6 +64,7 @@ impl Connection {
             }
             Err(fault) => {
                 self.io.close = true;
+                shard.count(Cell::HeadsRefused);
                 let refusal = match fault.status() {
                     431 => Refusal::new(431, "invalid_request_error", "The head is over the limit"),
                     status => Refusal {
@@ -138,13 +144,19 @@ impl Connection {
             loopback: self.loopback,
         };
         self.front = Front::Running;
+        self.io.timers.set(Timer::Client, now + CONTROL_WAIT);
         if !shard.ask_control(request) {
-            let refusal =
-                Refusal::new(503, "server_overloaded_error", "The control thread is busy")
-                    .retry_after(1);
-            answer::write_refusal(&mut self.io, shard, &refusal, None, None);
-            self.end_request(shard, now);
+            self.control_late(shard, now);
         }
+    }
+
+    /// The control thread has too much to do, or is stuck.
+    fn control_late(&mut self, shard: &mut Shard, now: Instant) {
+        let refusal = Refusal::new(503, "server_overloaded_error", "The control thread is busy")
+            .retry_after(1);
+        answer::write_refusal(&mut self.io, shard, &refusal, None, None);
+        self.end_request(shard, now);
+        self.advance(shard, now);
     }
 
     /// The control thread's answer to what this connection asked.
@@ -323,6 +335,7 @@ impl Connection {
             }
             Front::Discard { .. } => self.linger(now),
             Front::Linger => self.cut(shard, now),
+            Front::Running if self.exchange.is_none() => self.control_late(shard, now),
             Front::Running | Front::Closed => {}
         }
     }
@@ -372,6 +385,9 @@ impl Exchange {
         match openai::check(self.route, &self.body, &rules) {
             Ok(request) => {
                 self.marks.model_checked = true;
+                cx.shard
+                    .times
+                    .record(Series::Parse, cx.now.since(self.arrived));
                 self.request = Some(request);
                 self.size(cx);
             }

@@ -16,6 +16,7 @@ use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::fleet::pick::Placement;
+use crate::metrics::ledger::Cell;
 use crate::wire::event::{self, Facts, Item};
 use crate::wire::openai;
 
@@ -136,6 +137,9 @@ impl Exchange {
         if let (Some(first), false) = (self.relay.first_token, self.marks.first_token_noted) {
             self.marks.first_token_noted = true;
             self.marks.first_token = Some(first);
+            if self.relay.started {
+                cx.shard.ledger.update(|tx| tx.add(Cell::StreamsActive, 1));
+            }
             self.stage = if self.assembly.is_some() {
                 Stage::Assemble
             } else {

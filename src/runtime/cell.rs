@@ -24,6 +24,12 @@ use crate::metrics::standing::Answer;
 use crate::shard::{ControlRequest, Note, Shard};
 use crate::wire::h1::encode;
 
+#[derive(Default)]
+struct Held {
+    legs: usize,
+    waiting: Vec<Waker>,
+}
+
 /// What the control thread sends to a shard.
 #[derive(Debug)]
 pub enum Mail {
@@ -45,6 +51,9 @@ pub struct ShardCell<R: Rt> {
     pub shard: RefCell<Shard>,
     pool: RefCell<Pool<(R::Reader, R::Writer)>>,
     read_buffers: RefCell<Vec<Vec<u8>>>,
+    /// Connections to each engine that legs hold, and the legs that wait for one.
+    held: RefCell<Vec<Held>>,
+    pool_max: usize,
     mailboxes: RefCell<BTreeMap<u64, Rc<ConnectionMailbox>>>,
     next_token: Cell<u64>,
     closing: Cell<bool>,
@@ -95,9 +104,17 @@ impl ConnectionMailbox {
 impl<R: Rt> ShardCell<R> {
     pub fn new(shard: Shard, mail: Arc<Mailbox<Mail>>, control: Arc<dyn ControlPort>) -> Rc<Self> {
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
+        let held = shard
+            .snapshot
+            .engines
+            .iter()
+            .map(|_| Held::default())
+            .collect();
         Rc::new(ShardCell {
             shard: RefCell::new(shard),
             pool: RefCell::new(Pool::new(pool_max)),
+            held: RefCell::new(held),
+            pool_max,
             read_buffers: RefCell::default(),
             mailboxes: RefCell::default(),
             next_token: Cell::new(1),
@@ -162,6 +179,32 @@ impl<R: Rt> ShardCell<R> {
     pub fn address(&self, engine: EngineId) -> Option<SocketAddr> {
         let shard = self.shard.borrow();
         shard.snapshot.engine(engine)?.addrs.first().copied()
+    }
+
+    /// Whether a leg may hold one more connection to `engine`; it does from then on.
+    pub fn hold(&self, engine: EngineId) -> bool {
+        let held = &mut self.held.borrow_mut()[engine.index()];
+        let room = self.pool_max == 0 || held.legs < self.pool_max;
+        held.legs += usize::from(room);
+        room
+    }
+
+    /// A leg's connection is parked or gone.
+    pub fn let_go(&self, engine: EngineId) {
+        let held = &mut self.held.borrow_mut()[engine.index()];
+        debug_assert!(held.legs > 0, "a connection is let go once");
+        held.legs -= 1;
+        for waker in held.waiting.drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Wakes `waker` when a connection to `engine` is let go.
+    pub fn wait_for(&self, engine: EngineId, waker: &Waker) {
+        let waiting = &mut self.held.borrow_mut()[engine.index()].waiting;
+        if !waiting.iter().any(|known| known.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
     }
 
     pub fn pool_take(&self, engine: EngineId) -> Option<(R::Reader, R::Writer)> {

@@ -47,16 +47,13 @@ pub async fn connection<R: Rt>(
 
     loop {
         // What is wanted, until nothing more is.
-        while let Some((slot, command)) = conn.next_command() {
-            let leg = &mut legs[slot];
-            match leg.apply(&cell, command) {
-                Next::Op(op) => leg_ops[slot].as_mut().set(Some(leg_op::<R>(op))),
-                Next::Stop => leg_ops[slot].as_mut().set(None),
-                Next::NoAddress => {
-                    let shard = &mut cell.shard.borrow_mut();
-                    conn.leg_failed(shard, cell.now(), slot, LegFault::Connect);
-                }
-            }
+        loop {
+            let next = conn.next_command(&cell.shard.borrow());
+            let Some((slot, command)) = next else { break };
+            let op = legs[slot]
+                .apply(&cell, &mut conn, slot, command)
+                .map(leg_op::<R>);
+            leg_ops[slot].as_mut().set(op);
         }
         if let Some(half) = writer.take() {
             match conn.take_output(&cell.shard.borrow(), cell.now()) {
@@ -68,6 +65,10 @@ pub async fn connection<R: Rt>(
             }
         }
         for (slot, leg) in legs.iter_mut().enumerate() {
+            if leg.waiting {
+                let op = leg.connect(&cell, &mut conn, slot).map(leg_op::<R>);
+                leg_ops[slot].as_mut().set(op);
+            }
             if let Some(op) = leg.send() {
                 leg_ops[slot].as_mut().set(Some(leg_op::<R>(op)));
             } else if conn.leg_reads(slot)
@@ -123,6 +124,11 @@ pub async fn connection<R: Rt>(
             }
             if let Poll::Ready(done) = poll_slot(client_read.as_mut(), cx) {
                 return Poll::Ready(Event::Read(done));
+            }
+            for leg in legs.iter().filter(|leg| leg.waiting) {
+                if let Some(engine) = leg.engine {
+                    cell.wait_for(engine, cx.waker());
+                }
             }
             if mail.poll(cx).is_ready() {
                 return Poll::Ready(Event::Mail);
@@ -209,6 +215,11 @@ struct LegIo<R: Rt> {
     /// The buffer that engine reads go through.
     buf: Vec<u8>,
     engine: Option<EngineId>,
+    fresh: bool,
+    /// For a connection to `engine` to be let go.
+    waiting: bool,
+    /// Whether this leg counts among those that hold a connection to `engine`.
+    holds: bool,
     /// What is to be sent once connected.
     request: Vec<u8>,
     reused: bool,
@@ -224,12 +235,6 @@ enum LegDone<R: Rt> {
     Dialed(io::Result<(R::Reader, R::Writer)>),
     Sent(Vec<u8>, R::Writer),
     Read(io::Result<usize>, Vec<u8>, R::Reader),
-}
-
-enum Next<R: Rt> {
-    Op(LegOp<R>),
-    Stop,
-    NoAddress,
 }
 
 /// One operation of a leg. A single type for all of them, so that a slot can hold any without a box each.
@@ -254,6 +259,9 @@ impl<R: Rt> Default for LegIo<R> {
             writer: None,
             buf: Vec::new(),
             engine: None,
+            fresh: false,
+            waiting: false,
+            holds: false,
             request: Vec::new(),
             reused: false,
         }
@@ -261,7 +269,14 @@ impl<R: Rt> Default for LegIo<R> {
 }
 
 impl<R: Rt> LegIo<R> {
-    fn apply(&mut self, cell: &ShardCell<R>, command: LegCommand) -> Next<R> {
+    /// Carries out a command; the operation it begins, if any, replaces the one in flight.
+    fn apply(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &mut Connection,
+        slot: usize,
+        command: LegCommand,
+    ) -> Option<LegOp<R>> {
         match command {
             LegCommand::Open {
                 engine,
@@ -270,23 +285,12 @@ impl<R: Rt> LegIo<R> {
                 ..
             } => {
                 self.drop_connection(cell);
-                self.engine = Some(engine);
-                let pooled = if fresh { None } else { cell.pool_take(engine) };
-                if let Some((reader, writer)) = pooled {
-                    self.reader = Some(reader);
-                    self.reused = true;
-                    return Next::Op(LegOp::Send(writer, request));
-                }
-                self.reused = false;
-                self.request = request;
-                match cell.address(engine) {
-                    Some(addr) => Next::Op(LegOp::Dial(addr)),
-                    None => Next::NoAddress,
-                }
+                (self.engine, self.request, self.fresh) = (Some(engine), request, fresh);
+                self.connect(cell, conn, slot)
             }
             LegCommand::Close => {
                 self.drop_connection(cell);
-                Next::Stop
+                None
             }
             LegCommand::Park => {
                 if let (Some(engine), Some(reader), Some(writer)) =
@@ -295,9 +299,46 @@ impl<R: Rt> LegIo<R> {
                     cell.pool_put(engine, (reader, writer));
                 }
                 self.drop_connection(cell);
-                Next::Stop
+                None
             }
         }
+    }
+
+    /// A connection for the request that is to be sent: a pooled one, a new one, or a place among those who wait.
+    fn connect(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &mut Connection,
+        slot: usize,
+    ) -> Option<LegOp<R>> {
+        let engine = self.engine?;
+        let now = cell.now();
+        if !cell.hold(engine) {
+            if !self.waiting {
+                conn.leg_waits(&cell.shard.borrow(), now, slot);
+            }
+            self.waiting = true;
+            return None;
+        }
+        self.holds = true;
+        if std::mem::take(&mut self.waiting) {
+            conn.leg_opens(&cell.shard.borrow(), now, slot);
+        }
+        let pooled = if self.fresh {
+            None
+        } else {
+            cell.pool_take(engine)
+        };
+        self.reused = pooled.is_some();
+        if let Some((reader, writer)) = pooled {
+            (self.reader, self.writer) = (Some(reader), Some(writer));
+            return self.send();
+        }
+        let addr = cell.address(engine);
+        if addr.is_none() {
+            conn.leg_failed(&mut cell.shard.borrow_mut(), now, slot, LegFault::Connect);
+        }
+        addr.map(LegOp::Dial)
     }
 
     /// The request, once the connection for it is there.
@@ -338,7 +379,7 @@ impl<R: Rt> LegIo<R> {
                 // An engine may refuse before it has read everything, so a failed send is not the last word: the read is.
                 shard.give_buffer(request);
                 self.writer = Some(writer);
-                conn.leg_sent(slot, self.reused);
+                conn.leg_sent(shard, now, slot, self.reused);
             }
             LegDone::Read(got, mut buf, reader) => {
                 self.reader = Some(reader);
@@ -354,7 +395,11 @@ impl<R: Rt> LegIo<R> {
     }
 
     fn drop_connection(&mut self, cell: &ShardCell<R>) {
+        if let (true, Some(engine)) = (self.holds, self.engine) {
+            cell.let_go(engine);
+        }
         (self.reader, self.writer, self.engine) = (None, None, None);
+        (self.holds, self.waiting) = (false, false);
         cell.give_read_buffer(std::mem::take(&mut self.buf));
         self.request = Vec::new();
     }

@@ -22,7 +22,7 @@ use crate::fleet::pick::{self, Candidate, Rank};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::{Cell, ShardLedger};
 use crate::metrics::outcome::End;
-use crate::metrics::standing::{self, EngineLine, EngineLines, HealthView, Standing};
+use crate::metrics::standing::{self, EngineLine, HealthView, Standing};
 use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
@@ -335,27 +335,28 @@ impl Shard {
         });
     }
 
+    pub fn count_write(&self, bytes: usize) {
+        self.ledger.update(|tx| {
+            tx.add(Cell::ClientWrites, 1);
+            tx.add(Cell::BytesRelayed, bytes as u64);
+        });
+    }
+
+    /// A leg slot opens or is given up; it may have been open before.
+    pub fn count_legs(&self, opens: bool, was_open: bool) {
+        match (opens, was_open) {
+            (true, false) => self.ledger.update(|tx| tx.add(Cell::LegsOpen, 1)),
+            (false, true) => self.ledger.update(|tx| tx.sub(Cell::LegsOpen, 1)),
+            _ => {}
+        }
+    }
+
     pub fn count_end(&self, end: End, unsized_offered: bool, slo_met: bool) {
         self.ledger.update(|tx| {
             tx.end(end);
             tx.add(Cell::UnsizedOffered, u64::from(unsized_offered));
             tx.add(Cell::SloMet, u64::from(slo_met));
         });
-    }
-}
-
-/// The control thread's view of the board.
-impl EngineLines for Shared {
-    fn count(&self) -> usize {
-        self.board.len()
-    }
-
-    fn line(&self, engine: usize) -> EngineLine {
-        self.board.line(EngineId(engine as u16)).into()
-    }
-
-    fn set_live(&self, engine: usize, live: bool) {
-        self.board.line(EngineId(engine as u16)).set_live(live);
     }
 }
 

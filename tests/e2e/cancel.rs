@@ -119,9 +119,7 @@ fn phases() -> Vec<Phase> {
         Phase {
             name: "mid-stream, busy engine",
             stage: "relay",
-            script: || {
-                json!({"decode": {"chunks": [{"repeat": 1_000_000, "text": event("a"), "delay_ms": 1}]}})
-            },
+            script: || json!({"decode": {"chunks": [{"repeat": 1_000_000, "text": event("a"), "delay_ms": 1}]}}),
             stream: true,
             leg: Some(("decode", 1)),
             answer_bytes: 2000,
@@ -195,7 +193,12 @@ fn leave_in(world: &World, setup: Setup, phase: &Phase, leave: Leave) {
 fn check_cancelled(world: &World, before: &Value, stage: &str, row: &str) {
     let after = world.at_rest();
     let grew = |pointer: &str| number(&after, pointer) - number(before, pointer);
-    assert_eq!((grew("/offered"), grew("/cancelled")), (1, 1), "{row}: {}", after["outcome_reasons"]);
+    assert_eq!(
+        (grew("/offered"), grew("/cancelled")),
+        (1, 1),
+        "{row}: {}",
+        after["outcome_reasons"]
+    );
     let reasons = after["outcome_reasons"]["cancelled"].as_object();
     for word in reasons.expect("reasons").keys() {
         let more = reason(&after, "cancelled", word) - reason(before, "cancelled", word);
@@ -211,14 +214,23 @@ fn a_client_that_leaves_while_it_uploads_is_counted() {
     super::world::everywhere(|setup| {
         let world = World::start(setup, &Fleet::pairs());
         let whole = request(true, 8);
-        let head = whole.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+        let head = whole
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+            .expect("a head")
+            + 4;
         let chunked = [
             client::head("POST", TEXT, &[("transfer-encoding", "chunked")]),
             b"10\r\n{\"model\"".to_vec(),
         ]
         .concat();
         for leave in Leave::ALL {
-            for sent in [&whole[..head], &whole[..head + 5], &whole[..whole.len() - 1], &chunked] {
+            for sent in [
+                &whole[..head],
+                &whole[..head + 5],
+                &whole[..whole.len() - 1],
+                &chunked,
+            ] {
                 let row = format!("{leave:?} after {} bytes", sent.len());
                 let before = world.at_rest();
                 let mut client = world.connect();
@@ -261,7 +273,8 @@ fn a_client_of_an_assembled_answer_leaves_in_the_middle() {
             let kept = leave.go(client);
             world.until("the leg is closed", |world| {
                 let legs = world.engines.legs("decode");
-                legs.last().is_some_and(|leg| leg.client_disconnected().is_some())
+                legs.last()
+                    .is_some_and(|leg| leg.client_disconnected().is_some())
             });
             check_cancelled(&world, &before, "assemble", &format!("{leave:?}"));
             drop(kept);
@@ -326,7 +339,8 @@ fn a_client_with_a_full_pipeline_leaves() {
             leave.go(client);
             world.until("the leg is closed", |world| {
                 let legs = world.engines.legs("decode");
-                legs.last().is_some_and(|leg| leg.client_disconnected().is_some())
+                legs.last()
+                    .is_some_and(|leg| leg.client_disconnected().is_some())
             });
             check_cancelled(&world, &before, "relay", &format!("{leave:?}"));
         }
@@ -353,13 +367,19 @@ fn ten_thousand_exchanges_cut_at_random_leave_nothing_behind() {
                 scope.spawn(move || cut_at_random(world, &mut Prng::new(seed), each))
             });
             let clients: Vec<_> = clients.collect();
-            clients.into_iter().map(|c| c.join().expect("a client")).sum()
+            clients
+                .into_iter()
+                .map(|c| c.join().expect("a client"))
+                .sum()
         });
         // Every gauge 0, and offered = the sum of the ends.
         let state = world.at_rest();
         let offered = number(&state, "/offered");
         assert!(offered <= (each * CLIENTS) as u64, "{setup:?}");
-        assert!(offered > (each * CLIENTS / 2) as u64, "{setup:?}: {offered}");
+        assert!(
+            offered > (each * CLIENTS / 2) as u64,
+            "{setup:?}: {offered}"
+        );
         assert!(number(&state, "/served") >= served, "{setup:?}");
         assert!(served > 0 && number(&state, "/cancelled") > 0, "{setup:?}");
         assert_eq!(number(&state, "/failed"), 0, "{setup:?}: {state}");

@@ -64,10 +64,7 @@ fn replay(driver: &'static str) {
                 }
             }
         });
-        eprintln!(
-            "{setup:?}: {count} cases so far, {:?}",
-            started.elapsed()
-        );
+        eprintln!("{setup:?}: {count} cases so far, {:?}", started.elapsed());
     }
     assert!(count > 0);
     let mut failures = lock(&failures);
@@ -104,11 +101,16 @@ impl Recorded {
             });
             let engines = self.fleet.file["engines"].as_array().map_or(0, Vec::len);
             let ill = self.fleet.script.as_object().map_or(0, |script| {
-                if script.contains_key("health") { engines } else { script.len() }
+                if script.contains_key("health") {
+                    engines
+                } else {
+                    script.len()
+                }
             });
             world.until("ill engines are left out", |world| {
                 let state = world.state();
-                super::world::number(&state, "/health/available_instances") <= (engines - ill) as u64
+                super::world::number(&state, "/health/available_instances")
+                    <= (engines - ill) as u64
             });
         }
         world
@@ -135,7 +137,9 @@ fn recorded() -> Vec<Recorded> {
         fleet.profiles = spec["profiles"].clone();
         fleet.script = at_engines(spec["script"].as_object().unwrap_or(&Map::new()));
         let args = spec["serve_args"].as_array().into_iter().flatten();
-        fleet.args = args.filter_map(|arg| Some(arg.as_str()?.to_owned())).collect();
+        fleet.args = args
+            .filter_map(|arg| Some(arg.as_str()?.to_owned()))
+            .collect();
         let is_held = !spec["settle_s"].is_null();
         fleet.await_ready = !is_held;
         let stub_args = spec["stub_args"].to_string();
@@ -221,7 +225,11 @@ fn run(case: &Value, world: &World) -> Vec<String> {
         }
         // The engine's word that it is under way.
         let script = &case["engine_script"];
-        let leg = if script["prefill"].is_null() { "decode" } else { "prefill" };
+        let leg = if script["prefill"].is_null() {
+            "decode"
+        } else {
+            "prefill"
+        };
         world.until_leg(leg, held.len());
     }
     let mut client = send(world, &case["request"]);
@@ -399,7 +407,11 @@ fn compare_body(case: &Value, got: &Answer, bad: &mut Vec<String>) {
         }
         let (wanted, events) = (Value::Array(wanted), Value::Array(events));
         if !same(&wanted, &events) {
-            bad.push(format!("events {}, want {}", short(&events), short(&wanted)));
+            bad.push(format!(
+                "events {}, want {}",
+                short(&events),
+                short(&wanted)
+            ));
         }
     } else if let Some(wanted) = want["error"].as_array() {
         let (kind, param, code) = got.error();
@@ -480,13 +492,8 @@ fn compare_legs(want: &[Value], seen: &[Arc<Seen>], bad: &mut Vec<String>) {
                 short(&wanted)
             ));
         }
-        let wanted = want["headers"]["x-request-id"]
-            .as_str()
-            .unwrap_or_default();
-        let id = got
-            .headers
-            .get("x-request-id")
-            .map_or("", String::as_str);
+        let wanted = want["headers"]["x-request-id"].as_str().unwrap_or_default();
+        let id = got.headers.get("x-request-id").map_or("", String::as_str);
         if leg != "tokenize" && wanted.contains("-a") && !is_leg_id(id, leg) {
             bad.push(format!("{leg} leg x-request-id {id:?}"));
         }

@@ -165,7 +165,10 @@ impl Client {
             while self.buf.len() < length && self.more(left(until)) {}
             answer.complete = self.buf.len() >= length;
             answer.body = self.buf.drain(..length.min(self.buf.len())).collect();
-        } else if answer.status.is_some_and(|s| s >= 200 && s != 204 && s != 304) {
+        } else if answer
+            .status
+            .is_some_and(|s| s >= 200 && s != 204 && s != 304)
+        {
             while answer.body.len() + self.buf.len() < enough && self.more(left(until)) {}
             answer.body.append(&mut self.buf);
             answer.complete = self.eof;

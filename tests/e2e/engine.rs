@@ -334,7 +334,11 @@ impl Serving<'_> {
     fn step_of(&self, script: &Mutex<HashMap<String, Value>>, leg: &str) -> Option<Value> {
         let mut script = lock(script);
         let here = format!("{leg}@{}", self.engine);
-        let key = if script.contains_key(&here) { &here } else { leg };
+        let key = if script.contains_key(&here) {
+            &here
+        } else {
+            leg
+        };
         match script.get_mut(key)? {
             Value::Array(steps) if steps.len() > 1 => Some(steps.remove(0)),
             Value::Array(steps) => steps.first().cloned(),
@@ -430,12 +434,7 @@ impl Serving<'_> {
         )
     }
 
-    fn default_answer(
-        &mut self,
-        path: &str,
-        leg: Option<&str>,
-        body: &Value,
-    ) -> Result<(), Over> {
+    fn default_answer(&mut self, path: &str, leg: Option<&str>, body: &Value) -> Result<(), Over> {
         const PLAIN: &str = "text/plain";
         const JSON: &str = "application/json";
         let model = self.shared.model.clone();
@@ -465,7 +464,8 @@ impl Serving<'_> {
 
     fn default_prefill(&self, path: &str, body: &Value) -> Value {
         let chat = path.ends_with("chat/completions");
-        let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": "length", "stop_reason": null});
+        let mut choice =
+            json!({"index": 0, "logprobs": null, "finish_reason": "length", "stop_reason": null});
         if chat {
             choice["message"] = json!({"role": "assistant", "content": " w0"});
         } else {

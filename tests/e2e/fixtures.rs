@@ -233,7 +233,12 @@ fn recorded_refusals_and_errors_become_the_contracts_answers() {
         (
             "prefill",
             "too_long",
-            (400, json!("invalid_request_error"), json!(null), too_long.clone()),
+            (
+                400,
+                json!("invalid_request_error"),
+                json!(null),
+                too_long.clone(),
+            ),
         ),
         (
             "decode",
@@ -282,9 +287,7 @@ fn a_recorded_abort_is_a_failure() {
     let chunks = with_ids(&recorded.expect("a recording"));
     everywhere(|setup: Setup| {
         let world = World::start(setup, &tiny(Fleet::new(&["both", "both"])));
-        world
-            .engines
-            .script(&json!({"decode": {"chunks": chunks}}));
+        world.engines.script(&json!({"decode": {"chunks": chunks}}));
         let got = world.post(TEXT, &request(TEXT, true));
         assert_eq!(got.status, Some(200), "{}", got.text());
         assert!(got.complete);
@@ -330,7 +333,9 @@ fn count_of(answer: &Value) -> Value {
 /// The recorded events, one chunk each, with a token id wherever there is output.
 fn with_ids(stream: &str) -> Vec<String> {
     let events = stream.split_inclusive("\n\n").map(|event| {
-        let Some(Ok(value)) = event.strip_prefix("data: ").map(serde_json::from_str::<Value>)
+        let Some(Ok(value)) = event
+            .strip_prefix("data: ")
+            .map(serde_json::from_str::<Value>)
         else {
             return event.to_owned();
         };
@@ -443,7 +448,11 @@ fn said(events: Vec<Value>) -> Vec<(String, String)> {
         for name in ["content", "reasoning"] {
             add(name.to_owned(), &choice["delta"][name]);
         }
-        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+        for call in choice["delta"]["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
             for name in ["name", "arguments"] {
                 add(format!("{name} {}", call["index"]), &call["function"][name]);
             }

@@ -38,7 +38,12 @@ fn assert_refused(answer: &Answer, status: u16, kind: &str, row: &str) {
 fn pipelined_requests_are_answered_in_order() {
     everywhere(|setup| {
         let world = World::start(setup, &Fleet::pairs());
-        let wire = [post(TEXT, &prompt(false)), get("/health"), post(TEXT, &prompt(true))].concat();
+        let wire = [
+            post(TEXT, &prompt(false)),
+            get("/health"),
+            post(TEXT, &prompt(true)),
+        ]
+        .concat();
         for piece in [wire.len(), 700, 61, 7] {
             let mut client = world.connect();
             for piece in wire.chunks(piece) {
@@ -167,7 +172,10 @@ fn a_body_is_refused_at_the_byte_that_crosses_the_limit_and_the_connection_kept(
         client.send(&head("POST", TEXT, &[("transfer-encoding", "chunked")]));
         client.send(b"400\r\n");
         client.send(&[b' '; 1024]);
-        assert!(!client.more(Duration::from_millis(50)), "1024 bytes are allowed");
+        assert!(
+            !client.more(Duration::from_millis(50)),
+            "1024 bytes are allowed"
+        );
         client.send(b"\r\n1\r\n \r\n");
         assert_refused(&client.answer(), 413, "request_too_large", "crossing");
         // The rest of the body is dropped.
@@ -240,7 +248,11 @@ fn a_client_that_expects_continue_is_told_to() {
         let body = prompt(false).to_string();
         let length = body.len().to_string();
         let asks = |length: &str, expect: &str| {
-            head("POST", TEXT, &[("content-length", length), ("expect", expect)])
+            head(
+                "POST",
+                TEXT,
+                &[("content-length", length), ("expect", expect)],
+            )
         };
         let mut client = world.connect();
         client.send(&asks(&length, "100-continue"));
@@ -307,7 +319,10 @@ fn methods_and_paths_are_answered_sanely() {
             assert_eq!(answer.status, Some(status), "{row}: {}", answer.text());
             let allows = answer.header("allow").unwrap_or_default();
             assert_eq!(allows.is_empty(), allow.is_none(), "{row}: {allows}");
-            assert!(allows.contains(allow.unwrap_or_default()), "{row}: {allows}");
+            assert!(
+                allows.contains(allow.unwrap_or_default()),
+                "{row}: {allows}"
+            );
             if method == "HEAD" {
                 let length = answer.header("content-length").unwrap_or("0");
                 assert_ne!(length, "0", "{row}: of the answer to GET");
@@ -375,29 +390,85 @@ fn malformed_heads_are_refused_and_the_connection_closed() {
     let rows = [
         ("no HTTP", 400, "what is this\r\n\r\n".to_owned()),
         ("no version", 400, format!("POST {TEXT}\r\nhost: r\r\n\r\n")),
-        ("HTTP/2.0", 505, "GET /health HTTP/2.0\r\nhost: r\r\n\r\n".to_owned()),
+        (
+            "HTTP/2.0",
+            505,
+            "GET /health HTTP/2.0\r\nhost: r\r\n\r\n".to_owned(),
+        ),
         ("bytes of TLS", 400, "\x16\x03\x01\x02\r\n\r\n".to_owned()),
-        ("length and coding", 400, field("content-length: 2\r\ntransfer-encoding: chunked")),
-        ("two lengths", 400, field("content-length: 2\r\ncontent-length: 2")),
+        (
+            "length and coding",
+            400,
+            field("content-length: 2\r\ntransfer-encoding: chunked"),
+        ),
+        (
+            "two lengths",
+            400,
+            field("content-length: 2\r\ncontent-length: 2"),
+        ),
         ("a list of lengths", 400, field("content-length: 2, 2")),
         ("a signed length", 400, field("content-length: +2")),
         ("a negative length", 400, field("content-length: -2")),
         ("an empty length", 400, field("content-length: ")),
-        ("a huge length", 400, field("content-length: 99999999999999999999999")),
+        (
+            "a huge length",
+            400,
+            field("content-length: 99999999999999999999999"),
+        ),
         ("a length in hex", 400, field("content-length: 0x2")),
-        ("two codings", 400, field("transfer-encoding: gzip, chunked")),
-        ("two coding fields", 400, field("transfer-encoding: chunked\r\ntransfer-encoding: chunked")),
-        ("an unknown coding", 400, field("transfer-encoding: identity")),
-        ("coding on 1.0", 400, format!("POST {TEXT} HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n")),
+        (
+            "two codings",
+            400,
+            field("transfer-encoding: gzip, chunked"),
+        ),
+        (
+            "two coding fields",
+            400,
+            field("transfer-encoding: chunked\r\ntransfer-encoding: chunked"),
+        ),
+        (
+            "an unknown coding",
+            400,
+            field("transfer-encoding: identity"),
+        ),
+        (
+            "coding on 1.0",
+            400,
+            format!("POST {TEXT} HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"),
+        ),
         ("space before the colon", 400, field("content-length : 2")),
-        ("a folded field", 400, field("x: a\r\n b\r\ncontent-length: 2")),
+        (
+            "a folded field",
+            400,
+            field("x: a\r\n b\r\ncontent-length: 2"),
+        ),
         ("a bare CR", 400, field("x: a\rb\r\ncontent-length: 2")),
-        ("a bare LF", 400, format!("{line}host: r\ncontent-length: 2\r\n\r\n{{}}")),
+        (
+            "a bare LF",
+            400,
+            format!("{line}host: r\ncontent-length: 2\r\n\r\n{{}}"),
+        ),
         ("a NUL", 400, field("x: a\0b\r\ncontent-length: 2")),
-        ("a control byte", 400, field("x: a\x07b\r\ncontent-length: 2")),
-        ("no host", 400, format!("{line}content-length: 2\r\n\r\n{{}}")),
-        ("two hosts", 400, format!("{line}host: a\r\n{sized}\r\n{{}}")),
-        ("too many fields", 431, format!("{line}{many}{sized}\r\n{{}}")),
+        (
+            "a control byte",
+            400,
+            field("x: a\x07b\r\ncontent-length: 2"),
+        ),
+        (
+            "no host",
+            400,
+            format!("{line}content-length: 2\r\n\r\n{{}}"),
+        ),
+        (
+            "two hosts",
+            400,
+            format!("{line}host: a\r\n{sized}\r\n{{}}"),
+        ),
+        (
+            "too many fields",
+            431,
+            format!("{line}{many}{sized}\r\n{{}}"),
+        ),
         ("too many bytes", 431, format!("{line}{big}{sized}\r\n{{}}")),
     ];
     everywhere(|setup| {
@@ -426,10 +497,16 @@ fn malformed_chunks_are_refused_and_the_connection_closed() {
         ("no size", "\r\n{}\r\n0\r\n\r\n"),
         ("a size that is none", "zz\r\n{}\r\n0\r\n\r\n"),
         ("a signed size", "+2\r\n{}\r\n0\r\n\r\n"),
-        ("a size over 64 bits", "11111111111111111\r\n{}\r\n0\r\n\r\n"),
+        (
+            "a size over 64 bits",
+            "11111111111111111\r\n{}\r\n0\r\n\r\n",
+        ),
         ("data longer than its size", "1\r\n{}\r\n0\r\n\r\n"),
         ("a bare LF", "2\n{}\r\n0\r\n\r\n"),
-        ("a control byte in an extension", "2;\u{1}\r\n{}\r\n0\r\n\r\n"),
+        (
+            "a control byte in an extension",
+            "2;\u{1}\r\n{}\r\n0\r\n\r\n",
+        ),
     ];
     everywhere(|setup| {
         let world = World::start(setup, &Fleet::pairs());

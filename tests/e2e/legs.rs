@@ -41,7 +41,11 @@ fn a_socket_that_died_in_the_pool_is_no_ones_fault() {
         let world = World::start(setup, &fleet);
         let one = Fleet::new(&["both"]).with("serving", "max_attempts", 1);
         let alone = World::start(setup, &one);
-        for (world, leg) in [(&world, "tokenize"), (&world, "prefill"), (&alone, "decode")] {
+        for (world, leg) in [
+            (&world, "tokenize"),
+            (&world, "prefill"),
+            (&alone, "decode"),
+        ] {
             for stream in [true, false] {
                 world.engines.reset();
                 let before = world.at_rest();
@@ -77,9 +81,10 @@ fn a_socket_that_died_in_the_pool_is_no_ones_fault() {
 #[test]
 fn a_decode_leg_on_a_socket_that_died_costs_an_attempt_and_no_credit() {
     everywhere(|setup| {
-        let fleet = Fleet::pair()
-            .with("serving", "retry_budget", 0)
-            .with("serving", "retry_replenish", 0);
+        let fleet =
+            Fleet::pair()
+                .with("serving", "retry_budget", 0)
+                .with("serving", "retry_replenish", 0);
         let world = World::start(setup, &fleet);
         let mut client = world.connect();
         client.send(&client::post(TEXT, &prompt(true)));
@@ -96,7 +101,9 @@ fn a_decode_leg_on_a_socket_that_died_costs_an_attempt_and_no_credit() {
         assert!(legs[1].nth > 1, "the test needs a used socket");
         let ids = |leg: &str| -> Vec<String> {
             let legs = world.engines.legs(leg);
-            let ids = legs.iter().filter_map(|leg| leg.headers.get("x-request-id"));
+            let ids = legs
+                .iter()
+                .filter_map(|leg| leg.headers.get("x-request-id"));
             ids.cloned().collect()
         };
         assert!(ids("decode")[1].ends_with("-a1-decode"));
@@ -107,9 +114,10 @@ fn a_decode_leg_on_a_socket_that_died_costs_an_attempt_and_no_credit() {
         assert_eq!(grew("/serving/prefill_attempts"), 2);
         assert_eq!(grew("/serving/decode_attempts"), 2);
         // There are no credits: a fault that costs one is final.
-        let fleet = Fleet::pairs()
-            .with("serving", "retry_budget", 0)
-            .with("serving", "retry_replenish", 0);
+        let fleet =
+            Fleet::pairs()
+                .with("serving", "retry_budget", 0)
+                .with("serving", "retry_replenish", 0);
         let world = World::start(setup, &fleet);
         world
             .engines
@@ -135,7 +143,8 @@ fn sockets_that_engines_closed_while_idle_are_not_used() {
             let answer = client.answer();
             assert_eq!(answer.status, Some(200), "{round}: {}", answer.text());
             let log = world.engines.log();
-            let these: std::collections::BTreeSet<u64> = log.iter().map(|leg| leg.connection).collect();
+            let these: std::collections::BTreeSet<u64> =
+                log.iter().map(|leg| leg.connection).collect();
             assert!(used.is_disjoint(&these), "{round}: {these:?}");
             used.extend(these);
             world.until("answers are read to their end", |world| {
@@ -165,8 +174,12 @@ fn sockets_are_used_again_after_an_answers_last_chunk() {
             });
         }
         // One connection to each engine carried them all.
-        let connections: std::collections::BTreeSet<u64> =
-            world.engines.log().iter().map(|leg| leg.connection).collect();
+        let connections: std::collections::BTreeSet<u64> = world
+            .engines
+            .log()
+            .iter()
+            .map(|leg| leg.connection)
+            .collect();
         assert_eq!(world.engines.log().len(), 3 * ROUNDS);
         assert_eq!(connections.len(), 2, "{connections:?}");
     });
@@ -179,9 +192,18 @@ fn a_socket_with_bytes_behind_the_answer_is_not_used_again() {
     let body = r#"{"count":3,"max_model_len":9,"tokens":[1,2,3]}"#;
     let length = body.len();
     let rows = [
-        ("more bytes", format!("{head}content-length: {length}\r\n\r\n{body}HTTP/1.1 200 OK\r\n")),
-        ("close", format!("{head}content-length: {length}\r\nconnection: close\r\n\r\n{body}")),
-        ("HTTP/1.0", format!("HTTP/1.0 200 OK\r\ncontent-length: {length}\r\n\r\n{body}")),
+        (
+            "more bytes",
+            format!("{head}content-length: {length}\r\n\r\n{body}HTTP/1.1 200 OK\r\n"),
+        ),
+        (
+            "close",
+            format!("{head}content-length: {length}\r\nconnection: close\r\n\r\n{body}"),
+        ),
+        (
+            "HTTP/1.0",
+            format!("HTTP/1.0 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"),
+        ),
     ];
     everywhere(|setup| {
         let world = World::start(setup, &Fleet::new(&["both"]));
@@ -205,10 +227,25 @@ fn a_socket_with_bytes_behind_the_answer_is_not_used_again() {
 fn an_engines_refusal_reaches_the_client_in_its_words() {
     let long = "é".repeat(5000);
     let rows: Vec<(&str, u16, Value, Option<String>)> = vec![
-        ("plain", 400, json!({"error": {"message": "no such adapter"}}), Some("no such adapter".into())),
-        ("top level", 422, json!({"object": "error", "message": "bad shape"}), Some("bad shape".into())),
+        (
+            "plain",
+            400,
+            json!({"error": {"message": "no such adapter"}}),
+            Some("no such adapter".into()),
+        ),
+        (
+            "top level",
+            422,
+            json!({"object": "error", "message": "bad shape"}),
+            Some("bad shape".into()),
+        ),
         ("detail", 413, json!({"detail": "too big"}), None),
-        ("control characters", 400, json!({"error": {"message": "a\u{1b}[31m\u{0}b\nc\u{7f}\u{85}"}}), None),
+        (
+            "control characters",
+            400,
+            json!({"error": {"message": "a\u{1b}[31m\u{0}b\nc\u{7f}\u{85}"}}),
+            None,
+        ),
         ("long", 400, json!({"error": {"message": long}}), None),
         ("not JSON", 400, json!("<html>no</html>"), None),
         ("no message", 400, json!({"error": {}}), None),
@@ -229,7 +266,11 @@ fn an_engines_refusal_reaches_the_client_in_its_words() {
                     let error = answer.json()["error"].clone();
                     assert_eq!(error["type"], "invalid_request_error", "{row}");
                     let said = error["message"].as_str().expect(&row);
-                    assert!(!said.is_empty() && said.len() <= 1024, "{row}: {}", said.len());
+                    assert!(
+                        !said.is_empty() && said.len() <= 1024,
+                        "{row}: {}",
+                        said.len()
+                    );
                     let bare = answer.text().chars().any(char::is_control);
                     assert!(!bare, "{row}: {:?}", answer.text());
                     if let Some(message) = message {
@@ -238,7 +279,11 @@ fn an_engines_refusal_reaches_the_client_in_its_words() {
                 }
                 let after = world.at_rest();
                 let pointer = "/outcome_reasons/invalid_requests/engine_rejected";
-                assert_eq!(number(&after, pointer), number(&before, pointer) + 2, "{row}");
+                assert_eq!(
+                    number(&after, pointer),
+                    number(&before, pointer) + 2,
+                    "{row}"
+                );
                 assert_eq!(number(&after, "/serving/retry_attempts"), 0, "{row}");
             }
         }
@@ -252,8 +297,14 @@ fn an_engine_that_dies_after_output_ends_the_stream_with_an_error() {
         ("FIN", json!({"close": true})),
         ("RST", json!({"reset": true})),
         ("silence", json!({"hang": true})),
-        ("an error", json!("data: {\"error\":{\"message\":\"secret\",\"code\":500}}\n\ndata: [DONE]\n\n")),
-        ("no ids", json!("data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\n")),
+        (
+            "an error",
+            json!("data: {\"error\":{\"message\":\"secret\",\"code\":500}}\n\ndata: [DONE]\n\n"),
+        ),
+        (
+            "no ids",
+            json!("data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\n"),
+        ),
         ("a bad chunk", json!({"hex": "0a"})),
     ];
     everywhere(|setup| {
@@ -343,11 +394,23 @@ fn every_framing_of_an_engine_is_read() {
     let sized = format!("{ok}content-length: {}\r\n\r\n", stream.len());
     let close = json!({"close": true});
     let rows: Vec<(&str, Value)> = vec![
-        ("length", json!({"framing": "length", "chunks": [half, rest]})),
+        (
+            "length",
+            json!({"framing": "length", "chunks": [half, rest]}),
+        ),
         ("close", json!({"framing": "close", "chunks": [half, rest]})),
-        ("no framing at all", json!({"raw": [ok, "\r\n", half, rest, close]})),
-        ("HTTP/1.0", json!({"raw": ["HTTP/1.0 200 OK\r\n\r\n", half, rest, close]})),
-        ("length, in one write", json!({"raw": [format!("{sized}{stream}")]})),
+        (
+            "no framing at all",
+            json!({"raw": [ok, "\r\n", half, rest, close]}),
+        ),
+        (
+            "HTTP/1.0",
+            json!({"raw": ["HTTP/1.0 200 OK\r\n\r\n", half, rest, close]}),
+        ),
+        (
+            "length, in one write",
+            json!({"raw": [format!("{sized}{stream}")]}),
+        ),
         (
             "1xx before it",
             json!({"raw": [
@@ -374,7 +437,10 @@ fn every_framing_of_an_engine_is_read() {
             "no last chunk",
             json!({"raw": [format!("{ok}transfer-encoding: chunked\r\n\r\n{}", chunk(&stream)), close]}),
         ),
-        ("CRLF lines", json!({"chunks": [stream.replace('\n', "\r\n")]})),
+        (
+            "CRLF lines",
+            json!({"chunks": [stream.replace('\n', "\r\n")]}),
+        ),
     ];
     everywhere(|setup| {
         let world = World::start(setup, &Fleet::pairs());
@@ -419,13 +485,37 @@ fn what_is_not_http_fails_the_attempt() {
         ("no HTTP", json!(["220 mail.example ESMTP\r\n\r\n", close])),
         ("HTTP/2", json!(["HTTP/2 200\r\n\r\n"])),
         ("a bad status", json!(["HTTP/1.1 2000 OK\r\n\r\n"])),
-        ("another protocol", json!(["HTTP/1.1 101 Switching\r\nupgrade: x\r\n\r\n"])),
-        ("length and coding", json!([format!("{ok}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n")])),
-        ("two lengths", json!([format!("{ok}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}")])),
-        ("a signed length", json!([format!("{ok}content-length: +2\r\n\r\n{{}}")])),
+        (
+            "another protocol",
+            json!(["HTTP/1.1 101 Switching\r\nupgrade: x\r\n\r\n"]),
+        ),
+        (
+            "length and coding",
+            json!([format!(
+                "{ok}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+            )]),
+        ),
+        (
+            "two lengths",
+            json!([format!(
+                "{ok}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}"
+            )]),
+        ),
+        (
+            "a signed length",
+            json!([format!("{ok}content-length: +2\r\n\r\n{{}}")]),
+        ),
         ("a folded field", json!([format!("{ok}x: y\r\n z\r\n\r\n")])),
-        ("a bad chunk size", json!([format!("{ok}transfer-encoding: chunked\r\n\r\nzz\r\n")])),
-        ("another coding", json!([format!("{ok}transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n")])),
+        (
+            "a bad chunk size",
+            json!([format!("{ok}transfer-encoding: chunked\r\n\r\nzz\r\n")]),
+        ),
+        (
+            "another coding",
+            json!([format!(
+                "{ok}transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+            )]),
+        ),
         ("a big head", json!([big, {"hang": true}])),
         ("many fields", json!([many, "\r\n"])),
     ];
@@ -464,7 +554,10 @@ fn a_prefill_answer_may_come_in_any_framing() {
             world.engines.script(&json!({
                 "prefill": {"framing": framing, "headers": headers, "chunks": [half, {"delay_ms": 5}, rest]},
             }));
-            let got = world.post(CHAT, &json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}));
+            let got = world.post(
+                CHAT,
+                &json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+            );
             assert_eq!(got.status, Some(200), "{framing}: {}", got.text());
             let legs = world.engines.legs("decode");
             let raw = String::from_utf8_lossy(&legs[0].raw);
@@ -499,7 +592,11 @@ fn engines_get_the_clients_bytes() {
             assert!(raw.contains(kept) && raw.contains(prompt), "{name}: {raw}");
             assert!(!raw.contains("ec_transfer"), "{name}: {raw}");
             assert!(!raw.contains("u005f"), "{name}: {raw}");
-            assert_eq!(raw.matches("kv_transfer_params").count(), 1, "{name}: {raw}");
+            assert_eq!(
+                raw.matches("kv_transfer_params").count(),
+                1,
+                "{name}: {raw}"
+            );
             assert_eq!(raw.matches("\"max_tokens\"").count(), 1, "{name}: {raw}");
             assert_eq!(raw.matches("\"stream\"").count(), 1, "{name}: {raw}");
         }

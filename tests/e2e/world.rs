@@ -160,7 +160,12 @@ impl World {
             .args(["--listen", "127.0.0.1:0", "--driver", setup.driver])
             .args(["--shards", &setup.shards.to_string()])
             .args(cpu(setup, number))
-            .args(fleet.args.iter().map(|arg| arg.replace("@DIR", &dir.display().to_string())))
+            .args(
+                fleet
+                    .args
+                    .iter()
+                    .map(|arg| arg.replace("@DIR", &dir.display().to_string())),
+            )
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -234,11 +239,7 @@ impl World {
             busy.is_empty()
         });
         assert!(rested, "not at rest: {busy:?}\n{}", self.said());
-        assert_eq!(
-            number(&state, "/offered"),
-            ends(&state),
-            "the account"
-        );
+        assert_eq!(number(&state, "/offered"), ends(&state), "the account");
         state
     }
 
@@ -321,9 +322,7 @@ pub fn ends(state: &Value) -> u64 {
 pub fn open_connections(world: &World) -> u64 {
     let state = world.state();
     let shards = state["shards"].as_array().expect("shards").iter();
-    shards
-        .map(|shard| number(shard, "/connections/open"))
-        .sum()
+    shards.map(|shard| number(shard, "/connections/open")).sum()
 }
 
 /// The gauges that are not 0.
@@ -383,7 +382,8 @@ fn write_fleet(dir: &Path, fleet: &Fleet, engines: &Engines) -> PathBuf {
         text
     };
     if !fleet.profiles.is_null() {
-        let profiles = json!({"schema": "narwhal.profiles", "schema_version": 1, "profiles": fleet.profiles});
+        let profiles =
+            json!({"schema": "narwhal.profiles", "schema_version": 1, "profiles": fleet.profiles});
         fs::write(dir.join("profiles.json"), profiles.to_string()).expect("profiles");
     }
     let file = dir.join("fleet.json");
