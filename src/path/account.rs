@@ -83,9 +83,9 @@ impl Exchange {
                 .retries
                 .earn(cx.shard.snapshot.fleet.serving.retry_replenish);
         }
-        for timer in [Timer::Deadline, Timer::Wait, Timer::Leg0, Timer::Leg1] {
-            cx.io.timers.clear(timer);
-        }
+        // Legs keep their bounds: the slot may hold one that drains for an earlier exchange.
+        cx.io.timers.clear(Timer::Deadline);
+        cx.io.timers.clear(Timer::Wait);
         self.end = Some(end);
         let slo_met = self.record(cx, end);
         cx.shard.count_end(end, !self.marks.model_checked, slo_met);
