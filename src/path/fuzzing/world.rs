@@ -120,7 +120,7 @@ impl World {
     /// Does what is wanted, in the runtime's order.
     pub fn pump(&mut self, tape: &mut Tape) {
         let mut turns = 0;
-        while let Some((slot, command)) = self.conn.next_command() {
+        while let Some((slot, command)) = self.conn.next_command(&self.shard) {
             turns += 1;
             assert!(turns < 100, "commands without end");
             self.command(slot, command, tape);
@@ -291,7 +291,7 @@ impl World {
             Phase::Sending => {
                 leg.phase = Phase::Answering;
                 let reused = leg.reused;
-                self.conn.leg_sent(slot, reused);
+                self.conn.leg_sent(&self.shard, self.now, slot, reused);
             }
             Phase::Answering if leg.at == leg.answer.bytes.len() => {
                 if leg.answer.closes {
