@@ -84,9 +84,9 @@ impl Exchange {
                 .retries
                 .earn(cx.shard.snapshot.fleet.serving.retry_replenish);
         }
-        for timer in [Timer::Deadline, Timer::Wait, Timer::Leg0, Timer::Leg1] {
-            cx.io.timers.clear(timer);
-        }
+        // Legs keep their bounds: the slot may hold one that drains for an earlier exchange.
+        cx.io.timers.clear(Timer::Deadline);
+        cx.io.timers.clear(Timer::Wait);
         if self.relay.started() {
             cx.shard.ledger.update(|tx| tx.sub(Cell::StreamsActive, 1));
         }

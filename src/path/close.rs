@@ -43,7 +43,7 @@ impl Connection {
     fn settle_legs(&mut self, now: Instant) {
         for slot in 0..self.legs.len() {
             match self.legs[slot].state {
-                State::Idle | State::Draining => {}
+                State::Idle | State::Draining if !self.io.has_command(slot) => {}
                 State::Body if self.legs[slot].status == 200 && !self.io.has_command(slot) => {
                     self.legs[slot].state = State::Draining;
                     self.io
@@ -80,7 +80,9 @@ impl Connection {
             exchange.cancel(cx);
         }
         for slot in 0..self.legs.len() {
-            if self.legs[slot].is_open() && self.legs[slot].state != State::Draining {
+            // A leg may be wanted that the runtime has not opened yet.
+            let is_wanted = !matches!(self.legs[slot].state, State::Idle | State::Draining);
+            if is_wanted || self.io.has_command(slot) {
                 self.io.close_leg(slot);
             }
         }

@@ -127,8 +127,11 @@ impl Io {
         );
     }
 
+    /// Ends a leg at once; one that the runtime has not opened yet is taken back.
     pub fn close_leg(&mut self, slot: usize) {
         self.timers.clear(Timer::leg(slot));
+        self.commands
+            .retain(|(s, command)| *s != slot || !matches!(command, LegCommand::Open { .. }));
         self.command(slot, LegCommand::Close);
     }
 }

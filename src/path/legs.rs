@@ -1,4 +1,5 @@
-//! What legs report, led to the stage that waits for it.
+//! What legs report, led to the stage that waits for it. A leg that only drains belongs to an exchange that is over: what it
+//! still says never reaches the one that has begun since.
 
 use super::Stage;
 use super::accept::Connection;
@@ -17,6 +18,7 @@ impl Connection {
         let mut pos = 0;
         loop {
             let leg = &mut self.legs[slot];
+            let draining = leg.state == State::Draining;
             let step = leg.step(bytes, &mut pos);
             let (status, may_park) = (leg.status, leg.may_park());
             let (Some(kind), Some(engine)) = (leg.kind, leg.engine) else {
@@ -25,7 +27,7 @@ impl Connection {
             let live = self
                 .exchange
                 .as_mut()
-                .filter(|exchange| !exchange.is_over());
+                .filter(|exchange| !exchange.is_over() && !draining);
             let cx = &mut Cx {
                 shard,
                 io: &mut self.io,
@@ -106,8 +108,9 @@ impl Connection {
             return;
         };
         let stale = fault == LegFault::Broken && leg.reused && !leg.answered;
+        let draining = leg.state == State::Draining;
         self.io.end_leg(slot, false);
-        if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) {
+        if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over() && !draining) {
             let cause = if stale {
                 Cause::StaleSocket
             } else {

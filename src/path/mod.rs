@@ -43,4 +43,7 @@ pub mod out;
 
 pub mod timers;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use crate::metrics::outcome::Stage;

@@ -315,6 +315,12 @@ impl Connection {
             "The request did not arrive in time",
         );
         match self.front {
+            // The client is still taking an answer: its own time begins when it has it. Until then the stall timer watches.
+            Front::Head if self.io.out.is_full() => self.await_head(shard, now),
+            Front::Head if self.inbuf.is_empty() && self.io.out.pending() > 0 => {
+                self.await_head(shard, now);
+            }
+            Front::Linger if self.io.out.pending() > 0 => self.linger(now),
             Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
             Front::Head => {
                 self.io.close = true;

@@ -52,6 +52,11 @@ impl Timers {
         self.set(timer, Instant::FAR);
     }
 
+    /// When `timer` is due.
+    pub fn at(&self, timer: Timer) -> Instant {
+        self.0[timer as usize]
+    }
+
     /// When the next one is due.
     pub fn next(&self) -> Instant {
         self.0.iter().copied().min().unwrap_or(Instant::FAR)

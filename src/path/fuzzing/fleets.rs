@@ -1,0 +1,94 @@
+//! The fleets that a run chooses from: two legs with pinned roles, engines that do both, one engine for everything, and a server
+//! without token ids. Checked once for all runs.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::config::{self, Format, Snapshot};
+
+pub const FLEETS: usize = 4;
+
+/// Small limits, so that short tapes reach them.
+pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
+    static SNAPSHOTS: OnceLock<[Arc<Snapshot>; FLEETS]> = OnceLock::new();
+    const COMMON: &str = r#"
+        schema = "narwhal.fleet"
+        schema_version = 2
+        model = "m"
+        model_aliases = ["alias"]
+        slo = { ttft_s = 2.0, tpot_s = 0.05 }
+        runtime = { max_header_bytes = 1024, max_headers = 12 }
+        [serving]
+        admission = "open"
+        max_connections = 1
+        max_retained = 2
+        max_attempts = 3
+        max_request_bytes = 2048
+        max_response_bytes = 4096
+    "#;
+    const REST: [&str; FLEETS] = [
+        r#"
+        [engine]
+        kv_lease_s = 30
+        [[engines]]
+        iid = "p0"
+        url = "http://10.0.0.1:8000/base"
+        role = "prefill"
+        pin = true
+        [[engines]]
+        iid = "p1"
+        url = "http://10.0.0.2:8000"
+        role = "prefill"
+        pin = true
+        [[engines]]
+        iid = "d0"
+        url = "http://10.0.0.3:8000"
+        [[engines]]
+        iid = "d1"
+        url = "http://10.0.0.4:8000"
+        "#,
+        r#"
+        [engine]
+        tokenize = false
+        connector = "none"
+        decode_read_timeout_s = 0
+        [[engines]]
+        iid = "b0"
+        url = "http://10.0.0.1:8000"
+        role = "both"
+        [[engines]]
+        iid = "b1"
+        url = "http://10.0.0.2:8000"
+        role = "both"
+        "#,
+        r#"
+        [engine]
+        first_token_timeout_s = 1
+        assembly_extra_fields = ["audio"]
+        [[engines]]
+        iid = "d0"
+        url = "http://10.0.0.1:8000"
+        "#,
+        r#"
+        [engine]
+        dialect = "openai"
+        connector = "none"
+        tokenize = false
+        [[engines]]
+        iid = "o0"
+        url = "http://10.0.0.1:8000"
+        role = "both"
+        [[engines]]
+        iid = "o1"
+        url = "http://10.0.0.2:8000"
+        role = "both"
+        "#,
+    ];
+    SNAPSHOTS.get_or_init(|| {
+        REST.map(|rest| {
+            let text = format!("{COMMON}{rest}");
+            let loaded = config::parse("fuzz.toml", &text, Format::Toml, &|_| None);
+            let fleet = loaded.unwrap_or_else(|why| panic!("{why}")).fleet;
+            Arc::new(Snapshot::new(1, fleet))
+        })
+    })
+}

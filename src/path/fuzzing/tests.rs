@@ -1,0 +1,167 @@
+//! Seeded runs, and by hand what runs have found.
+
+use std::time::Duration;
+
+use super::*;
+use crate::base::limits;
+use crate::base::prng::Prng;
+use crate::metrics::outcome::Outcome;
+use crate::path::accept::Front;
+use crate::path::leg::State;
+
+/// Engines that do both legs, prompts estimated: one leg a request.
+const ONE_LEG: usize = 1;
+
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: r\r\n\r\n";
+const HEAD: &[u8] = b"POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: 29\r\n\r\n";
+const BODY: &[u8] = br#"{"prompt":"hi","stream":true}"#;
+
+fn tape(seed: u64, len: u64) -> Vec<u8> {
+    let mut prng = Prng::new(seed);
+    (0..prng.below(len)).map(|_| prng.u64() as u8).collect()
+}
+
+#[test]
+fn same_tape_same_trace() {
+    for seed in 0..50 {
+        let data = tape(seed, 300);
+        assert_eq!(run(&data), run(&data), "seed {seed}");
+    }
+}
+
+// proves R-HTTP-5, R-ADM-1, R-ADM-2
+#[test]
+fn books_balance_whatever_happens() {
+    for seed in 1_000..3_000 {
+        println!("seed {seed}");
+        fuzz(&tape(seed, 400));
+    }
+}
+
+/// A world where every engine answers well.
+struct Calm(World);
+
+impl Calm {
+    fn new(fleet: usize) -> Self {
+        let mut calm = Calm(World::new(fleet));
+        calm.then(|_| {});
+        calm
+    }
+
+    fn then(&mut self, event: impl FnOnce(&mut World)) {
+        event(&mut self.0);
+        self.0.pump(&mut Tape::new(&[]));
+        self.0.check();
+    }
+
+    fn asks(&mut self, bytes: &[u8]) {
+        self.then(|w| {
+            w.upload(bytes);
+            w.deliver(usize::MAX);
+        });
+    }
+
+    /// A stream is out up to its `[DONE]`; the last chunk is not.
+    fn streams_but_the_last_chunk(&mut self) {
+        self.asks(&[HEAD, BODY].concat());
+        let len = self.0.legs[0].as_ref().unwrap().answer.bytes.len();
+        self.then(|w| w.leg_step(0, 0));
+        self.then(|w| w.leg_step(0, 0));
+        self.then(|w| w.leg_step(0, len - 5));
+        self.then(|w| w.client_takes(usize::MAX));
+        assert_eq!(self.0.conn.legs[0].state, State::Draining);
+        assert_eq!(self.ended(Outcome::Served), 1);
+    }
+
+    fn settles(&mut self) {
+        settle(&mut self.0, &mut Tape::new(&[]));
+    }
+
+    fn ended(&self, outcome: Outcome) -> u64 {
+        self.0.shard.ledger.snapshot().outcome(outcome)
+    }
+}
+
+/// What a leg still said behind `[DONE]` was given to the request that the client had begun meanwhile, which then failed on it.
+#[test]
+fn a_draining_leg_says_nothing_to_the_next_exchange() {
+    type End = (&'static str, fn(&mut World));
+    let ends: [End; 4] = [
+        ("last chunk", |w| w.leg_step(0, usize::MAX)),
+        ("closes", |w| w.leg_eof(0)),
+        ("breaks", |w| w.leg_breaks(0)),
+        ("nonsense", |w| w.leg_raw(0, b"9\r\ndata: {}\n")),
+    ];
+    for (name, end) in ends {
+        let mut calm = Calm::new(ONE_LEG);
+        calm.streams_but_the_last_chunk();
+        calm.asks(HEAD);
+        calm.then(end);
+        assert_eq!(calm.0.conn.front, Front::Body, "{name}");
+        calm.then(|w| w.advance(Duration::from_secs(2)));
+        calm.asks(BODY);
+        calm.settles();
+        assert_eq!(calm.ended(Outcome::Served), 2, "{name}");
+    }
+}
+
+/// The end of the next exchange took the bound of a leg that was still draining, so an engine that never
+/// ended its answer kept the leg and the connection's task for ever.
+#[test]
+fn a_draining_leg_is_bounded_whatever_follows() {
+    let mut calm = Calm::new(ONE_LEG);
+    calm.streams_but_the_last_chunk();
+    calm.asks(b"POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: 2\r\n\r\n[]");
+    assert_eq!(calm.ended(Outcome::Invalid), 1);
+    calm.then(|w| w.client_takes(usize::MAX));
+    calm.then(World::client_leaves);
+    calm.then(|w| w.advance(Duration::from_millis(limits::DRAIN_MILLIS)));
+    assert!(calm.0.is_closed());
+}
+
+/// The pause before a retry and the write stall ended in one wake-up: the leg was opened for a client that had been cut.
+// proves R-HTTP-5
+#[test]
+fn no_leg_is_opened_for_a_client_that_was_cut() {
+    let mut calm = Calm::new(ONE_LEG);
+    calm.asks(HEALTH);
+    calm.asks(&[HEAD, BODY].concat());
+    calm.then(|w| w.leg_breaks(0));
+    assert!(calm.0.is_busy() && calm.0.legs[0].is_none());
+    calm.then(|w| w.advance(Duration::from_secs(60)));
+    assert!(calm.0.is_closed());
+    assert_eq!(calm.ended(Outcome::Cancelled), 1);
+}
+
+/// The two seconds of a closing connection, and the idle time of a kept one, ran while the client was still taking its answer.
+// proves R-HTTP-7, R-HTTP-8
+#[test]
+fn a_client_that_reads_is_not_cut() {
+    let closing = b"GET /health HTTP/1.1\r\nhost: r\r\nconnection: close\r\n\r\n";
+    for (request, pause) in [(&closing[..], 1_500), (HEALTH, 20_000)] {
+        let mut calm = Calm::new(ONE_LEG);
+        calm.asks(request);
+        for _ in 0..8 {
+            calm.then(|w| w.advance(Duration::from_millis(pause)));
+            calm.then(|w| w.client_takes(1));
+            assert!(!calm.0.client.torn, "after {pause} ms");
+        }
+        calm.then(|w| w.client_takes(usize::MAX));
+        calm.then(|w| w.advance(Duration::from_millis(1_900)));
+        assert!(!calm.0.is_closed());
+        calm.then(|w| w.advance(Duration::from_secs(75)));
+        calm.0.check_rest();
+    }
+}
+
+/// One that takes nothing is dropped.
+// proves R-HTTP-7
+#[test]
+fn a_client_that_takes_nothing_is_cut() {
+    let mut calm = Calm::new(ONE_LEG);
+    calm.asks(HEALTH);
+    calm.then(|w| w.advance(Duration::from_secs(29)));
+    assert!(!calm.0.is_closed());
+    calm.then(|w| w.advance(Duration::from_secs(2)));
+    assert!(calm.0.is_closed());
+}
