@@ -2,6 +2,12 @@
 //!
 //! Every test runs on both drivers, with one shard and with two. No port is fixed and no wait is blind; `world` says how.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "clients and engines are threads of the operating system, and a test has its own clock"
+)]
+
 #[path = "../recorded/mod.rs"]
 mod recorded;
 
