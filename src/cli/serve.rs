@@ -89,7 +89,7 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
         (
             fleet.serving.prefill_concurrency.max().is_some()
                 || fleet.serving.decode_concurrency.max().is_some(),
-            "serving.prefill_concurrency, decode_concurrency: limits a phase are not available in this version; write 0",
+            "serving.prefill_concurrency, decode_concurrency: limits of a phase are not available in this version; write 0",
         ),
         (
             runtime.client_keepalive.is_some(),
