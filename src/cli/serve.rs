@@ -87,6 +87,19 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
             "serving.queue_capacity: the queue is not available in this version; write 0",
         ),
         (
+            fleet.serving.prefill_concurrency.max().is_some()
+                || fleet.serving.decode_concurrency.max().is_some(),
+            "serving.prefill_concurrency, decode_concurrency: limits of a phase are not available in this version; write 0",
+        ),
+        (
+            runtime.client_keepalive.is_some(),
+            "runtime.client_keepalive_s: comments to waiting clients are not available in this version; write 0",
+        ),
+        (
+            !runtime.cors_origins.is_empty(),
+            "runtime.cors_origins: CORS is not available in this version; leave it empty",
+        ),
+        (
             engine.dialect != Dialect::Vllm,
             "engine.dialect: only `vllm` is available in this version",
         ),
@@ -117,7 +130,8 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
 fn say_bounds(fleet: &Fleet) {
     let serving = &fleet.serving;
     let stream = 2 * limits::CLIENT_BUFFER_BYTES + 2 * limits::LEG_READ_BYTES;
-    let each = serving.max_request_bytes + 2 * serving.max_response_bytes + stream;
+    // The body and its copy in a leg; what is collected or merged, the answer made of it, and its copy on the way out.
+    let each = 2 * serving.max_request_bytes + 3 * serving.max_response_bytes + stream;
     let mib = |bytes: usize| bytes.div_ceil(1 << 20);
     tracing::info!(
         "memory: at most {} retained requests × {} MiB (request, answer, buffers); a stream in steady state holds {} KiB",
