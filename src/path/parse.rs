@@ -295,44 +295,6 @@ impl Connection {
         }
     }
 
-    /// The client's side took too long.
-    pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
-        const LATE: Refusal = Refusal::new(
-            408,
-            "invalid_request_error",
-            "The request did not arrive in time",
-        );
-        match self.front {
-            // The client is still taking an answer: its own time begins when it has it. Until then the stall timer watches.
-            Front::Head if self.io.out.is_full() => self.await_head(shard, now),
-            Front::Head if self.inbuf.is_empty() && self.io.out.pending() > 0 => {
-                self.await_head(shard, now);
-            }
-            Front::Linger if self.io.out.pending() > 0 => self.linger(now),
-            Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
-            Front::Head => {
-                self.io.close = true;
-                answer::write_refusal(&mut self.io, shard, &LATE, None, None);
-                self.linger(now);
-            }
-            Front::Body => {
-                self.io.close = true;
-                if let Some(exchange) = self.exchange.as_mut() {
-                    let cx = &mut Cx {
-                        shard,
-                        io: &mut self.io,
-                        now,
-                    };
-                    exchange.refuse(cx, LATE, End::Invalid(InvalidReason::BodyIdle));
-                }
-                self.after(shard, now);
-            }
-            Front::Discard { .. } => self.linger(now),
-            Front::Linger => self.cut(shard, now),
-            Front::Running | Front::Closed => {}
-        }
-    }
-
     /// The request's deadline is over, in whatever phase.
     pub(super) fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
         let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
