@@ -151,7 +151,7 @@ impl Connection {
     }
 
     /// The control thread has too much to do, or is stuck.
-    fn control_late(&mut self, shard: &mut Shard, now: Instant) {
+    pub(super) fn control_late(&mut self, shard: &mut Shard, now: Instant) {
         let refusal = Refusal::new(503, "server_overloaded_error", "The control thread is busy")
             .retry_after(1);
         answer::write_refusal(&mut self.io, shard, &refusal, None, None);
@@ -304,45 +304,6 @@ impl Connection {
                 }
                 Err(_) => return self.linger(now),
             }
-        }
-    }
-
-    /// The client's side took too long.
-    pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
-        const LATE: Refusal = Refusal::new(
-            408,
-            "invalid_request_error",
-            "The request did not arrive in time",
-        );
-        match self.front {
-            // The client is still taking an answer: its own time begins when it has it. Until then the stall timer watches.
-            Front::Head if self.io.out.is_full() => self.await_head(shard, now),
-            Front::Head if self.inbuf.is_empty() && self.io.out.pending() > 0 => {
-                self.await_head(shard, now);
-            }
-            Front::Linger if self.io.out.pending() > 0 => self.linger(now),
-            Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
-            Front::Head => {
-                self.io.close = true;
-                answer::write_refusal(&mut self.io, shard, &LATE, None, None);
-                self.linger(now);
-            }
-            Front::Body => {
-                self.io.close = true;
-                if let Some(exchange) = self.exchange.as_mut() {
-                    let cx = &mut Cx {
-                        shard,
-                        io: &mut self.io,
-                        now,
-                    };
-                    exchange.refuse(cx, LATE, End::Invalid(InvalidReason::BodyIdle));
-                }
-                self.after(shard, now);
-            }
-            Front::Discard { .. } => self.linger(now),
-            Front::Linger => self.cut(shard, now),
-            Front::Running if self.exchange.is_none() => self.control_late(shard, now),
-            Front::Running | Front::Closed => {}
         }
     }
 
