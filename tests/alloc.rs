@@ -35,17 +35,20 @@ struct Counting;
 // SAFETY: every call goes on to the system's allocator unchanged; the counter is an atomic and the flag a const
 // thread local, neither of which allocates.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is kept.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: as the caller promised.
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: as the trait asks; nothing is kept.
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: as the caller promised.
         unsafe { System.dealloc(at, layout) }
     }
 
+    // SAFETY: as the trait asks; nothing is kept.
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
         // SAFETY: as the caller promised.

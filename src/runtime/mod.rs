@@ -20,6 +20,8 @@ pub mod pool;
 
 pub mod cell;
 
+mod leg;
+
 pub mod drive;
 
 #[cfg(test)]

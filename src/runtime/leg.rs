@@ -1,0 +1,242 @@
+//! A leg slot's socket: dials, sends and reads for one engine request at a time, as the machine commands.
+//!
+//! Halves and buffer are here while no operation holds them; an operation owns what it uses. Invariant: a leg that holds a connection counts
+//! among its engine's until it is parked or dropped.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::Waker;
+
+use super::cell::ShardCell;
+use super::io::{ReadHalf, Rt, WriteHalf};
+use crate::base::time::Instant;
+use crate::base::units::EngineId;
+use crate::path::accept::Connection;
+use crate::path::leg::{LegCommand, LegFault};
+use crate::shard::Shard;
+
+/// A leg slot's connection, as far as no operation holds it.
+pub(super) struct LegIo<R: Rt> {
+    reader: Option<R::Reader>,
+    writer: Option<R::Writer>,
+    /// The buffer that engine reads go through.
+    buf: Vec<u8>,
+    engine: Option<EngineId>,
+    fresh: bool,
+    /// For a connection to `engine` to be let go.
+    waiting: bool,
+    /// Whether this leg counts among those that hold a connection to `engine`.
+    holds: bool,
+    /// What is to be sent once connected.
+    request: Vec<u8>,
+    reused: bool,
+}
+
+/// What a leg does next on its socket.
+pub(super) enum LegOp<R: Rt> {
+    Dial(SocketAddr),
+    Send(R::Writer, Vec<u8>),
+    Read(R::Reader, Vec<u8>),
+}
+
+/// What came of it.
+pub(super) enum LegDone<R: Rt> {
+    Dialed(io::Result<(R::Reader, R::Writer)>),
+    Sent(Vec<u8>, R::Writer),
+    Read(io::Result<usize>, Vec<u8>, R::Reader),
+}
+
+/// One operation of a leg. A single type for all of them, so that a slot can hold any without a box each.
+pub(super) async fn leg_op<R: Rt>(op: LegOp<R>) -> LegDone<R> {
+    match op {
+        LegOp::Dial(addr) => LegDone::Dialed(R::connect(addr).await),
+        LegOp::Send(writer, request) => {
+            let (_, buf, writer) = writer.write_all(request, 0).await;
+            LegDone::Sent(buf, writer)
+        }
+        LegOp::Read(reader, buf) => {
+            let (got, buf, reader) = reader.read(buf).await;
+            LegDone::Read(got, buf, reader)
+        }
+    }
+}
+
+impl<R: Rt> Default for LegIo<R> {
+    fn default() -> Self {
+        LegIo {
+            reader: None,
+            writer: None,
+            buf: Vec::new(),
+            engine: None,
+            fresh: false,
+            waiting: false,
+            holds: false,
+            request: Vec::new(),
+            reused: false,
+        }
+    }
+}
+
+impl<R: Rt> LegIo<R> {
+    /// Carries out a command; the operation it begins, if any, replaces the one in flight.
+    pub(super) fn apply(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &mut Connection,
+        slot: usize,
+        command: LegCommand,
+    ) -> Option<LegOp<R>> {
+        match command {
+            LegCommand::Open {
+                engine,
+                request,
+                fresh,
+                ..
+            } => {
+                self.drop_connection(cell);
+                (self.engine, self.request, self.fresh) = (Some(engine), request, fresh);
+                self.connect(cell, conn, slot)
+            }
+            LegCommand::Close => {
+                self.drop_connection(cell);
+                None
+            }
+            LegCommand::Park => {
+                if let (Some(engine), Some(reader), Some(writer)) =
+                    (self.engine, self.reader.take(), self.writer.take())
+                {
+                    cell.pool_put(engine, (reader, writer));
+                }
+                self.drop_connection(cell);
+                None
+            }
+        }
+    }
+
+    /// A connection for the request that is to be sent: a pooled one, a new one, or a place among those who wait.
+    fn connect(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &mut Connection,
+        slot: usize,
+    ) -> Option<LegOp<R>> {
+        let engine = self.engine?;
+        let now = cell.now();
+        if !cell.hold(engine) {
+            if !self.waiting {
+                conn.leg_waits(&cell.shard.borrow(), now, slot);
+            }
+            self.waiting = true;
+            return None;
+        }
+        self.holds = true;
+        if std::mem::take(&mut self.waiting) {
+            conn.leg_opens(&cell.shard.borrow(), now, slot);
+        }
+        let pooled = if self.fresh {
+            None
+        } else {
+            cell.pool_take(engine)
+        };
+        self.reused = pooled.is_some();
+        if let Some((reader, writer)) = pooled {
+            (self.reader, self.writer) = (Some(reader), Some(writer));
+            return self.send();
+        }
+        let addr = cell.address(engine);
+        if addr.is_none() {
+            conn.leg_failed(&mut cell.shard.borrow_mut(), now, slot, LegFault::Connect);
+        }
+        addr.map(LegOp::Dial)
+    }
+
+    /// What can be done without being told: connect when a wait is over, send once connected, read when the machine wants more.
+    pub(super) fn next(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &mut Connection,
+        slot: usize,
+    ) -> Option<LegOp<R>> {
+        if self.waiting {
+            return self.connect(cell, conn, slot);
+        }
+        if let Some(op) = self.send() {
+            return Some(op);
+        }
+        if conn.leg_reads(slot) {
+            self.read(cell)
+        } else {
+            None
+        }
+    }
+
+    /// Wakes `waker` when a wait for a connection may be over.
+    pub(super) fn register(&self, cell: &ShardCell<R>, waker: &Waker) {
+        if let (true, Some(engine)) = (self.waiting, self.engine) {
+            cell.wait_for(engine, waker);
+        }
+    }
+
+    /// The request, once the connection for it is there.
+    fn send(&mut self) -> Option<LegOp<R>> {
+        if self.request.is_empty() {
+            return None;
+        }
+        let writer = self.writer.take()?;
+        Some(LegOp::Send(writer, std::mem::take(&mut self.request)))
+    }
+
+    /// The next read, when the connection is free for it.
+    fn read(&mut self, cell: &ShardCell<R>) -> Option<LegOp<R>> {
+        let reader = self.reader.take()?;
+        let mut buf = std::mem::take(&mut self.buf);
+        if buf.capacity() == 0 {
+            buf = cell.take_read_buffer();
+        }
+        Some(LegOp::Read(reader, buf))
+    }
+
+    pub(super) fn done(
+        &mut self,
+        conn: &mut Connection,
+        shard: &mut Shard,
+        now: Instant,
+        slot: usize,
+        done: LegDone<R>,
+    ) {
+        match done {
+            LegDone::Dialed(Ok((reader, writer))) => {
+                self.reader = Some(reader);
+                self.writer = Some(writer);
+                conn.leg_connected(slot);
+            }
+            LegDone::Dialed(Err(_)) => conn.leg_failed(shard, now, slot, LegFault::Connect),
+            LegDone::Sent(request, writer) => {
+                // An engine may refuse before it has read everything, so a failed send is not the last word: the read is.
+                shard.give_buffer(request);
+                self.writer = Some(writer);
+                conn.leg_sent(shard, now, slot, self.reused);
+            }
+            LegDone::Read(got, mut buf, reader) => {
+                self.reader = Some(reader);
+                match got {
+                    Ok(0) => conn.leg_eof(shard, now, slot),
+                    Ok(_) => conn.leg_bytes(shard, now, slot, &buf),
+                    Err(_) => conn.leg_failed(shard, now, slot, LegFault::Broken),
+                }
+                buf.clear();
+                self.buf = buf;
+            }
+        }
+    }
+
+    pub(super) fn drop_connection(&mut self, cell: &ShardCell<R>) {
+        if let (true, Some(engine)) = (self.holds, self.engine) {
+            cell.let_go(engine);
+        }
+        (self.reader, self.writer, self.engine) = (None, None, None);
+        (self.holds, self.waiting) = (false, false);
+        cell.give_read_buffer(std::mem::take(&mut self.buf));
+        self.request = Vec::new();
+    }
+}
