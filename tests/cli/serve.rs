@@ -70,6 +70,21 @@ fn settings_that_are_not_built_are_refused_by_name() {
             "\"serving\": {\"admission\": \"open\"}, \"engine\": {\"dialect\": \"openai\"}",
             "engine.dialect",
         ),
+        (
+            open,
+            "\"serving\": {\"admission\": \"open\", \"decode_concurrency\": 2}",
+            "serving.prefill_concurrency, decode_concurrency",
+        ),
+        (
+            open,
+            "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"client_keepalive_s\": 2}",
+            "runtime.client_keepalive_s",
+        ),
+        (
+            open,
+            "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"cors_origins\": [\"*\"]}",
+            "runtime.cors_origins",
+        ),
         ("http://127.0.0.1:9", "https://127.0.0.1:9", "engines[].url"),
         (
             open,
@@ -139,11 +154,10 @@ fn a_taken_address_is_1_and_named() {
 
 // proves R-CFG-1
 #[test]
-fn keys_of_the_existing_router_that_do_nothing_are_named_once() {
-    let text = FLEET.replace(
-        "\"slo\"",
-        "\"engine_contract\": {\"connector\": \"x\"}, \"_note\": 1, \"slo\"",
-    );
+fn keys_that_do_nothing_are_named_once() {
+    let more =
+        r#""engine_contract": {"connector": "x"}, "_note": 1, "recovery": {"eject_after": 3},"#;
+    let text = FLEET.replace("\"slo\"", &format!("{more} \"slo\""));
     let ended = {
         let path = fleet_file("not-used", "json", &text);
         let mut command = narwhal(&["serve", "--listen", "127.0.0.1:0"]);
@@ -157,6 +171,29 @@ fn keys_of_the_existing_router_that_do_nothing_are_named_once() {
         child.end()
     };
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let named = ended.err.matches("not used: ").count();
-    assert_eq!(named, 1, "{}", ended.err);
+    for line in [
+        "INFO not used: engine_contract.connector\n",
+        "WARN without effect in this version: recovery.eject_after\n",
+    ] {
+        assert_eq!(
+            ended.err.matches(line).count(),
+            1,
+            "{line} in {}",
+            ended.err
+        );
+    }
+}
+
+/// The README's own example loads, and asks for nothing that is not built.
+// proves R-CFG-1
+#[test]
+fn the_example_of_the_readme_is_served() {
+    let page = include_str!("../../README.md");
+    let (_, rest) = page.split_once("```toml\n").expect("a TOML block");
+    let (text, _) = rest.split_once("```").expect("its end");
+    let loaded = narwhal::config::parse("README", text, narwhal::config::Format::Toml, &|_| None);
+    let loaded = loaded.unwrap_or_else(|faults| panic!("{faults}"));
+    assert!(loaded.not_used.is_empty() && loaded.not_built.is_empty());
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    narwhal::cli::serve::supported(&loaded.fleet).expect("all of it is built");
 }
