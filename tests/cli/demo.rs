@@ -111,7 +111,7 @@ fn try_it(engines: &[&str], epoll: bool) {
     assert!(!ended.err.contains("ERROR"), "{}", ended.err);
 }
 
-// proves R-CLI-2
+// proves R-CLI-2, R-ADM-6
 #[test]
 fn the_demo_streams_assembles_and_ends_on_any_driver() {
     try_it(&[], false);
