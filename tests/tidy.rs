@@ -63,9 +63,12 @@ fn every_file_is_reached_and_opens_with_its_head() {
 }
 
 #[test]
-fn the_readme_table_names_every_metric() {
-    let table = narwhal::metrics::names::markdown();
-    assert_clean(&contract::check_metrics(&Tree::read(), &table));
+fn the_readme_holds_the_tables_that_the_code_prints() {
+    let tree = Tree::read();
+    let metrics = narwhal::metrics::names::markdown();
+    assert_clean(&contract::check_table(&tree, "metrics", &metrics));
+    let keys = narwhal::config::keys::markdown();
+    assert_clean(&contract::check_table(&tree, "keys", &keys));
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::{Dialect, Driver, Role};
+
 /// A thread-per-core router for LLM inference engines.
 #[derive(Debug, Parser)]
 #[command(name = "narwhal", version, about, propagate_version = true)]
@@ -17,6 +19,10 @@ pub struct Cli {
 pub enum Command {
     /// Route requests to a fleet of engines.
     Serve(Serve),
+    /// Try it: a router and simulated engines in one process.
+    Demo(Demo),
+    /// Stand in for a real engine on the wire.
+    Engine(Engine),
 }
 
 /// Flags override the `runtime` section of the fleet file.
@@ -46,4 +52,54 @@ pub struct Serve {
     /// The name this router goes by in state and metrics [default: random].
     #[arg(long, value_name = "ID")]
     pub router_id: Option<String>,
+}
+
+/// Loopback only, and no files. SIGTERM or Ctrl-C ends it.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Where clients connect on 127.0.0.1; 0 picks a free port.
+    #[arg(long, value_name = "P", default_value_t = 8000)]
+    pub port: u16,
+    /// Simulated engines, 1 to 64: half of them prefill, half decode; a single one serves whole requests.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub engines: u8,
+}
+
+/// Several `--listen` start several engines that hand KV to each other; so do engines in processes of their own.
+#[derive(Debug, Args)]
+pub struct Engine {
+    /// Where the engine listens; may be given several times, for an engine each.
+    #[arg(long, value_name = "A:P", required = true)]
+    pub listen: Vec<SocketAddr>,
+    /// What it speaks; this version knows vllm.
+    #[arg(long, value_name = "vllm", default_value_t = Dialect::Vllm)]
+    pub dialect: Dialect,
+    /// Its part in the fleet: once for all, or once per --listen. Shown at start; as with vLLM and NIXL, each engine
+    /// answers either leg.
+    #[arg(long, value_name = "prefill|decode|both", default_values_t = [Role::Both])]
+    pub role: Vec<Role>,
+    /// Milliseconds to read a prompt, 0 to 86400000.
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    #[arg(allow_negative_numbers = true, value_parser = milliseconds)]
+    pub ttft_ms: f64,
+    /// Milliseconds between tokens, 0 to 86400000.
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    #[arg(allow_negative_numbers = true, value_parser = milliseconds)]
+    pub tpot_ms: f64,
+    /// The model's name.
+    #[arg(long, value_name = "NAME", default_value = "tiny")]
+    pub model: String,
+    /// Core to pin the engines' thread to [default: not pinned].
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// How the engines ask the kernel.
+    #[arg(long, value_name = "auto|io_uring|epoll", default_value_t = Driver::Auto)]
+    pub driver: Driver,
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    const DAY_MS: f64 = 86_400_000.0;
+    let ms = text.parse().ok().filter(|ms| (0.0..=DAY_MS).contains(ms));
+    ms.ok_or_else(|| format!("not a number of milliseconds from 0 to {DAY_MS}"))
 }

@@ -8,6 +8,10 @@ pub mod router;
 
 pub mod engine;
 
+pub mod simulate;
+
+pub mod demo;
+
 use std::fmt;
 use std::process::ExitCode;
 
@@ -30,6 +34,8 @@ pub fn run() -> ExitCode {
     init_log();
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Engine(args) => simulate::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -185,7 +185,7 @@ impl WayDown {
 
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
-fn choice(driver: checked::Driver) -> DriverChoice {
+pub(super) fn choice(driver: checked::Driver) -> DriverChoice {
     match driver {
         checked::Driver::Auto => DriverChoice::Auto,
         checked::Driver::IoUring => DriverChoice::IoUring,
@@ -240,7 +240,7 @@ fn facts(place: &topology::Place, driver: Driver) -> ShardFacts {
 }
 
 /// Ids must differ between routers and runs, so the seed is the system's own randomness (of the hasher std seeds from it).
-fn seeds() -> Prng {
+pub(super) fn seeds() -> Prng {
     use std::hash::{BuildHasher, RandomState};
     Prng::new(RandomState::new().hash_one(process::id()))
 }

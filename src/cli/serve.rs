@@ -27,6 +27,10 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
     if !loaded.not_used.is_empty() {
         tracing::info!("not used: {}", loaded.not_used.join(", "));
     }
+    if !loaded.not_built.is_empty() {
+        let keys = loaded.not_built.join(", ");
+        tracing::warn!("without effect in this version: {keys}");
+    }
     let mut fleet = loaded.fleet;
     override_runtime(&mut fleet, &args)?;
     supported(&fleet)

@@ -10,7 +10,7 @@ use super::source::Format;
 mod table;
 
 pub use table::KEYS;
-use table::{NOT_USED, NOT_USED_SECTIONS};
+use table::{NOT_BUILT, NOT_USED, NOT_USED_SECTIONS};
 
 /// One known key.
 #[derive(Debug)]
@@ -87,6 +87,14 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
     let used = KEYS.iter().map(|key| key.path);
     used.chain(NOT_USED_SECTIONS.iter().copied())
         .chain(NOT_USED.iter().copied())
+}
+
+/// The table of used keys as Markdown, for the README.
+pub fn markdown() -> String {
+    let head = "| key | unit | allowed | default | meaning |\n|---|---|---|---|---|\n";
+    KEYS.iter().fold(head.to_owned(), |table, key| {
+        table + &format!("| {} |\n", key.cells().join(" | "))
+    })
 }
 
 /// The section that holds `path` (empty for the top level), and the name within it.
@@ -177,6 +185,46 @@ impl Key {
             Preset::Real(n) => format!("{n:?}"),
             Preset::Rule(words) => words.to_owned(),
         }
+    }
+
+    /// The value is checked, and does nothing yet.
+    pub fn is_not_built(&self) -> bool {
+        NOT_BUILT.contains(&self.path)
+    }
+
+    /// A row of the README's table. A section stands as a row without values.
+    fn cells(&self) -> [String; 5] {
+        let (path, doc) = (self.path, self.doc.to_owned());
+        let words = |words: &[&str]| -> String {
+            let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+            quoted.join(", ")
+        };
+        let allowed = match self.want {
+            Want::Section | Want::Sections => {
+                let none = String::new;
+                return [format!("**`{path}`**"), none(), none(), none(), doc];
+            }
+            Want::Text => "text".to_owned(),
+            Want::Texts => "list of texts".to_owned(),
+            Want::Word(known) => words(known),
+            Want::Flag => words(&["true", "false"]),
+            Want::Count(from, to) => format!("{from} to {to}"),
+            Want::Real(from, to) => format!("{from} to {to}"),
+            Want::Place(known) => format!("{}, or a whole number", words(known)),
+        };
+        let default = match self.preset {
+            Preset::Must(_) => "must be given".to_owned(),
+            Preset::Unset => "not set".to_owned(),
+            Preset::Rule(rule) => rule.to_owned(),
+            _ => format!("`{}`", self.default()),
+        };
+        let later = if self.is_not_built() {
+            " No effect in this version."
+        } else {
+            ""
+        };
+        let (path, unit) = (format!("`{path}`"), self.unit.to_owned());
+        [path, unit, allowed, default, doc + later]
     }
 
     /// What a reader of a fleet file should know: comment lines to stand above the key.
@@ -291,6 +339,30 @@ mod tests {
                 "{}",
                 key.path
             );
+        }
+    }
+
+    #[test]
+    fn the_markdown_has_a_row_each() {
+        let text = markdown();
+        assert_eq!(text.lines().count(), KEYS.len() + 2);
+        assert!(text.lines().all(|l| l.matches('|').count() == 6), "{text}");
+        for row in [
+            "| **`serving`** |  |  |  | Admission, bounds and deadlines. |",
+            "| `slo.ttft_s` | seconds | 0.001 to 86400 | must be given | Time to the first token. |",
+            "| `runtime.driver` |  | `auto`, `io_uring`, `epoll` | `\"auto\"` | How sockets are driven. |",
+        ] {
+            assert!(text.contains(row), "{row} in {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_built_is_in_the_table_of_keys() {
+        for path in NOT_BUILT {
+            let Some(Known::Key(key)) = find(path) else {
+                panic!("{path} is no key");
+            };
+            assert!(!matches!(key.preset, Preset::Must(_)), "{path}");
         }
     }
 

@@ -33,7 +33,8 @@ impl Caught {
         })
     }
 
-    async fn next(&mut self) -> Option<()> {
+    /// The next of either.
+    pub async fn next(&mut self) -> Option<()> {
         tokio::select! {
             got = self.term.recv() => got,
             got = self.int.recv() => got,

@@ -82,6 +82,10 @@ const UNSAFE: &[(&str, &str)] = &[
         "tests/alloc.rs",
         "an allocator that counts is unsafe by its trait",
     ),
+    (
+        "tests/cli/seccomp.rs",
+        "a filter can only be put on between fork and exec",
+    ),
 ];
 
 /// Lines above `unsafe` in which its safety argument may begin.

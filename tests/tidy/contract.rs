@@ -1,5 +1,6 @@
 //! The contract (`src/CONTRACT.md`) and its proofs: every rule that is held is claimed by a test, every claim names a rule,
-//! and no text names a rule that does not exist. The README's table of metrics is the one that the code prints.
+//! and no text names a rule that does not exist. The README's tables of keys and metrics are
+//! those that the code prints.
 //!
 //! A rule is a list item `- **R-…** (held)` or `(planned)`; a note may follow the state inside the brackets. A claim is
 //! a comment `proves R-…, R-…` right above a test.
@@ -12,7 +13,6 @@ use super::source::{Fault, File, Tree};
 
 const CONTRACT: &str = "src/CONTRACT.md";
 const README: &str = "README.md";
-const TABLE: [&str; 2] = ["<!-- metrics: begin -->", "<!-- metrics: end -->"];
 
 struct Rule {
     line: usize,
@@ -69,30 +69,29 @@ pub fn mapping(tree: &Tree) -> String {
     out
 }
 
-/// `table` stands in the README, when it has the markers.
-pub fn check_metrics(tree: &Tree, table: &str) -> Vec<Fault> {
+/// A table that the code prints stands in the README, between the markers of its name.
+pub fn check_table(tree: &Tree, name: &str, table: &str) -> Vec<Fault> {
     let text = tree.texts.get(README).map_or("", String::as_str);
-    let [begin, end] = TABLE.map(|marker| text.find(marker));
-    match (begin, end) {
-        (None, None) => Vec::new(),
-        (Some(begin), Some(end)) if begin < end => {
-            let found = text[begin + TABLE[0].len()..end].trim();
-            if found == table.trim() {
-                return Vec::new();
-            }
-            let line = text[..begin].lines().count();
-            vec![fault(
-                README,
-                line,
-                format!("the table of metrics is not this one:\n{table}"),
-            )]
+    let marks = markers(name);
+    let [begin, end] = marks.each_ref().map(|marker| text.find(marker.as_str()));
+    let (begin, end) = match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => (begin, end),
+        _ => {
+            let what = format!("`{}` and `{}` hold a table", marks[0], marks[1]);
+            return vec![fault(README, 0, what)];
         }
-        _ => vec![fault(
-            README,
-            0,
-            format!("{} and {} belong together", TABLE[0], TABLE[1]),
-        )],
+    };
+    let found = text[begin + marks[0].len()..end].trim();
+    if found == table.trim() {
+        return Vec::new();
     }
+    let line = text[..begin].lines().count();
+    let what = format!("the table of {name} is not this one:\n{table}");
+    vec![fault(README, line, what)]
+}
+
+fn markers(name: &str) -> [String; 2] {
+    ["begin", "end"].map(|side| format!("<!-- {name}: {side} -->"))
 }
 
 fn rules(tree: &Tree) -> (BTreeMap<String, Rule>, Vec<Fault>) {
@@ -233,15 +232,16 @@ fn the_mapping_names_what_is_open() {
 
 #[test]
 fn another_table_is_seen() {
-    let page = |table: &str| format!("x\n{}\n{table}\n{}\n", TABLE[0], TABLE[1]);
+    let marks = markers("x");
+    let page = |table: &str| format!("x\n{}\n{table}\n{}\n", marks[0], marks[1]);
     let rows = [
         (page("| a |\n"), 0),
         (page("| b |\n"), 1),
-        (TABLE[0].to_string(), 1),
-        ("no table".to_string(), 0),
+        (marks[0].clone(), 1),
+        ("no table".to_string(), 1),
     ];
     for (text, want) in rows {
-        let found = check_metrics(&Tree::of([(README, text.as_str())]), "| a |\n");
+        let found = check_table(&Tree::of([(README, text.as_str())]), "x", "| a |\n");
         assert_eq!(found.len(), want, "{text}: {found:?}");
     }
 }

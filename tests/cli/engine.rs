@@ -1,0 +1,144 @@
+//! `engine`: simulated engines as processes of their own, alone, in one process, and behind a router.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::child::{Child, address, narwhal, run};
+use crate::files::fleet_file;
+use crate::http;
+
+fn engine(args: &[&str]) -> Child {
+    Child::start(narwhal(
+        &[&["engine", "--listen", "127.0.0.1:0"], args].concat(),
+    ))
+}
+
+/// A prefill leg: the handoff it made.
+fn prefill(at: SocketAddr) -> Value {
+    let body = json!({
+        "prompt": "one two three", "max_tokens": 1,
+        "kv_transfer_params": {"do_remote_decode": true},
+    });
+    let answer = http::post(at, "/v1/completions", &body);
+    assert_eq!(
+        answer.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
+    answer.json()["kv_transfer_params"].take()
+}
+
+fn decode(at: SocketAddr, handoff: &Value) -> u16 {
+    let body = json!({"prompt": "one two three", "max_tokens": 2, "kv_transfer_params": handoff});
+    http::post(at, "/v1/completions", &body).status
+}
+
+fn metric(at: SocketAddr, name: &str) -> u64 {
+    let page = http::get(at, "/metrics").body;
+    let page = String::from_utf8(page).expect("text");
+    let line = page.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    value.unwrap_or_else(|| panic!("no {name} in {page}")) as u64
+}
+
+// proves R-CLI-3
+#[test]
+fn engines_of_one_process_share_their_handoffs() {
+    let more = [
+        "--listen",
+        "127.0.0.1:0",
+        "--role",
+        "prefill",
+        "--role",
+        "decode",
+    ];
+    for driver in ["auto", "epoll"] {
+        let mut child = engine(&[&more[..], &["--driver", driver, "--model", "m"]].concat());
+        let lines = [
+            child.out_line("engine prefill"),
+            child.out_line("engine decode"),
+        ];
+        assert!(
+            lines.iter().all(|line| line.contains("model m")),
+            "{lines:?}"
+        );
+        assert!(driver == "auto" || lines[0].contains("epoll"), "{lines:?}");
+        let [a, b] = lines.map(|line| address(&line));
+        for path in ["/health", "/version", "/v1/models", "/metrics"] {
+            assert_eq!(http::get(a, path).status, 200, "{path}");
+        }
+        let handoff = prefill(a);
+        let again = "narwhal_stub_handoffs_used_again_total";
+        assert_eq!((decode(b, &handoff), metric(b, again)), (200, 0));
+        // The second use looks right to a client, and is counted.
+        assert_eq!((decode(b, &handoff), metric(b, again)), (200, 1));
+        // So does one with blocks that were never offered.
+        let mut astray = prefill(a);
+        astray["remote_block_ids"] = json!([[7, 8, 9]]);
+        decode(b, &astray);
+        assert_eq!(metric(b, "narwhal_stub_handoffs_astray_total"), 1);
+        child.signal("TERM");
+        assert_eq!(child.end().code, Some(0));
+    }
+}
+
+// proves R-CLI-3, R-CLI-1
+#[test]
+fn engines_of_two_processes_work_together_behind_a_router() {
+    let mut engines = ["prefill", "decode"].map(|role| {
+        engine(&[
+            "--role",
+            role,
+            "--model",
+            "m",
+            "--ttft-ms",
+            "5",
+            "--tpot-ms",
+            "1",
+        ])
+    });
+    let [a, b] = engines
+        .each_mut()
+        .map(|child| address(&child.out_line("engine ")));
+    let text = format!(
+        "schema = \"narwhal.fleet\"\nschema_version = 2\nmodel = \"m\"\n\
+         engines = [\n  {{ iid = \"p\", url = \"http://{a}\", role = \"prefill\" }},\n  \
+         {{ iid = \"d\", url = \"http://{b}\", role = \"decode\" }},\n]\n\
+         [slo]\nttft_s = 5\ntpot_s = 1\n[serving]\nadmission = \"open\"\ndrain_window_s = 0.1\n"
+    );
+    let fleet = fleet_file("two-processes", "toml", &text);
+    let mut command = narwhal(&["serve", "--listen", "127.0.0.1:0", "--shards", "1"]);
+    command.arg("--fleet").arg(fleet);
+    let mut router = Child::start(command);
+    let at = address(&router.err_line("listening on http://"));
+
+    let mut body = json!({"model": "m", "prompt": "one two three", "max_tokens": 20});
+    let whole = http::post(at, "/v1/completions", &body).json();
+    assert_eq!(whole["usage"]["completion_tokens"], 20, "{whole}");
+    body["stream"] = json!(true);
+    let events = http::post(at, "/v1/completions", &body).events();
+    let text: String = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["text"].as_str())
+        .collect();
+    assert_eq!(whole["choices"][0]["text"], text);
+
+    // A request that is on its way when the engine goes is cut, and the router survives it.
+    for engine in engines {
+        engine.signal("INT");
+        assert_eq!(engine.end().code, Some(0));
+    }
+    router.signal("TERM");
+    let ended = router.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+}
+
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    let ended = run(&["engine", "--listen", "127.0.0.1:0", "--cpu", "1023"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    let want = "narwhal: --cpu: cpus: core 1023 is not in the process's affinity mask";
+    assert!(ended.err.contains(want), "{}", ended.err);
+}
