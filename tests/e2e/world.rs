@@ -235,8 +235,11 @@ impl World {
     }
 
     pub fn state(&self) -> Value {
-        let answer = self.ask(&client::get("/narwhal/state"));
-        assert_eq!(answer.status, Some(200), "{}", answer.text());
+        let mut client = self.connect();
+        client.send(&client::get("/narwhal/state"));
+        let answer = client.answer();
+        let how = if client.eof { "closed" } else { "silent" };
+        assert_eq!(answer.status, Some(200), "{how}: {}", answer.text());
         answer.json()
     }
 
