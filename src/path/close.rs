@@ -2,17 +2,26 @@
 //!
 //! A kept connection first discards what is left of the request's body, up to `max_request_bytes` and for at most
 //! [`limits::DISCARD_KEEP_SECONDS`]; beyond that, and on every connection that closes, writing is shut down and input is discarded for
-//! at most [`limits::DISCARD_CLOSE_SECONDS`], so that the client can read the answer before a reset.
+//! at most [`limits::DISCARD_CLOSE_SECONDS`], so that the client can read the answer before a reset. A client that
+//! is late mostly ends here too.
 
 use std::time::Duration;
 
 use super::accept::{Connection, Front};
+use super::answer::{self, Refusal};
 use super::exchange::Cx;
 use super::leg::State;
 use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
+use crate::metrics::outcome::{End, InvalidReason};
 use crate::shard::Shard;
+
+const LATE: Refusal = Refusal::new(
+    408,
+    "invalid_request_error",
+    "The request did not arrive in time",
+);
 
 impl Connection {
     /// The exchange is over: its legs end, and the connection goes on or closes.
@@ -66,6 +75,40 @@ impl Connection {
                 self.io.timers.set(Timer::Client, until);
             }
             _ => self.io.timers.clear(Timer::Client),
+        }
+    }
+
+    /// The client's side took too long.
+    pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
+        match self.front {
+            // The client is still taking an answer: its own time begins when it has it. Until then the stall timer watches.
+            Front::Head if self.io.out.is_full() => self.await_head(shard, now),
+            Front::Head if self.inbuf.is_empty() && self.io.out.pending() > 0 => {
+                self.await_head(shard, now);
+            }
+            Front::Linger if self.io.out.pending() > 0 => self.linger(now),
+            Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
+            Front::Head => {
+                self.io.close = true;
+                answer::write_refusal(&mut self.io, shard, &LATE, None, None);
+                self.linger(now);
+            }
+            Front::Body => {
+                self.io.close = true;
+                if let Some(exchange) = self.exchange.as_mut() {
+                    let cx = &mut Cx {
+                        shard,
+                        io: &mut self.io,
+                        now,
+                    };
+                    exchange.refuse(cx, LATE, End::Invalid(InvalidReason::BodyIdle));
+                }
+                self.after(shard, now);
+            }
+            Front::Discard { .. } => self.linger(now),
+            Front::Linger => self.cut(shard, now),
+            Front::Running if self.exchange.is_none() => self.control_late(shard, now),
+            Front::Running | Front::Closed => {}
         }
     }
 

@@ -35,6 +35,8 @@ pub mod fault;
 
 pub mod answer;
 
+pub mod routes;
+
 pub mod leg;
 
 pub mod legs;

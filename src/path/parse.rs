@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::accept::{Connection, Front};
 use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
+use super::routes::Target;
 use super::timers::Timer;
 use crate::base::time::Instant;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, ExpireReason, InvalidReason};
-use crate::metrics::standing;
-use crate::shard::{ControlRequest, Shard};
+use crate::shard::Shard;
 use crate::wire::h1::body::{BodyDecoder, Step};
 use crate::wire::h1::head::{self, Expect, HeadLimits, Method, RequestBody, RequestHead, Version};
 use crate::wire::openai::{self, Route, Rules};
@@ -28,20 +28,6 @@ const TOO_LARGE: Refusal = Refusal::new(
     "request_too_large",
     "The request body is over the limit",
 );
-
-/// How long a connection waits for the control thread.
-const CONTROL_WAIT: Duration = Duration::from_secs(10);
-
-/// What a path leads to.
-enum Target {
-    Completion(Route),
-    Health,
-    Ready,
-    Models,
-    /// Rendered by the control thread.
-    Control,
-    Unknown,
-}
 
 impl Connection {
     /// Looks for a whole head in what has come.
@@ -96,77 +82,6 @@ impl Connection {
         }
         self.answer_simple(shard, target, head.method);
         self.end_request(shard, now);
-    }
-
-    fn answer_simple(&mut self, shard: &mut Shard, target: Target, method: Method) {
-        let get = matches!(method, Method::Get | Method::Head);
-        let allow = match target {
-            Target::Unknown => None,
-            Target::Completion(_) => Some("POST"),
-            _ => Some("GET"),
-        };
-        if method == Method::Options {
-            let allow = match target {
-                Target::Completion(_) => "POST, OPTIONS",
-                Target::Unknown => "GET, HEAD, POST, OPTIONS",
-                _ => "GET, HEAD, OPTIONS",
-            };
-            let fields: [(&str, &[u8]); 1] = [("allow", allow.as_bytes())];
-            return answer::write_answer(&mut self.io, shard, 204, &fields, b"");
-        }
-        let answer = match target {
-            Target::Health if get => standing::health(&shard.health()),
-            Target::Ready if get => standing::ready(&shard.health()),
-            Target::Models if get => {
-                let fleet = &shard.snapshot.fleet;
-                let aliases = fleet.model_aliases.iter().map(String::as_str);
-                standing::models(std::iter::once(fleet.model.as_str()).chain(aliases))
-            }
-            Target::Unknown => {
-                let refusal = Refusal::new(404, "invalid_request_error", "Not found");
-                return answer::write_refusal(&mut self.io, shard, &refusal, None, None);
-            }
-            _ => {
-                let refusal = Refusal::new(405, "invalid_request_error", "Method not allowed");
-                return answer::write_refusal(&mut self.io, shard, &refusal, None, allow);
-            }
-        };
-        answer::write_small(&mut self.io, shard, &answer);
-    }
-
-    fn ask_control(&mut self, shard: &mut Shard, now: Instant, head: &RequestHead, bytes: &[u8]) {
-        let text = |span: &[u8]| String::from_utf8_lossy(span).into_owned();
-        let request = ControlRequest {
-            token: self.token,
-            method: head.method,
-            path: text(&bytes[head.path.clone()]),
-            authorization: head::field(bytes, "authorization").map(<[u8]>::to_vec),
-            loopback: self.loopback,
-        };
-        self.front = Front::Running;
-        self.io.timers.set(Timer::Client, now + CONTROL_WAIT);
-        if !shard.ask_control(request) {
-            self.control_late(shard, now);
-        }
-    }
-
-    /// The control thread has too much to do, or is stuck.
-    fn control_late(&mut self, shard: &mut Shard, now: Instant) {
-        let refusal = Refusal::new(503, "server_overloaded_error", "The control thread is busy")
-            .retry_after(1);
-        answer::write_refusal(&mut self.io, shard, &refusal, None, None);
-        self.end_request(shard, now);
-        self.advance(shard, now);
-    }
-
-    /// The control thread's answer to what this connection asked.
-    pub fn control_answer(&mut self, shard: &mut Shard, now: Instant, answer: &standing::Answer) {
-        if self.front != Front::Running || self.exchange.is_some() {
-            return;
-        }
-        answer::write_small(&mut self.io, shard, answer);
-        self.end_request(shard, now);
-        self.advance(shard, now);
     }
 
     /// A completion request has arrived.
@@ -307,45 +222,6 @@ impl Connection {
         }
     }
 
-    /// The client's side took too long.
-    pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
-        const LATE: Refusal = Refusal::new(
-            408,
-            "invalid_request_error",
-            "The request did not arrive in time",
-        );
-        match self.front {
-            // The client is still taking an answer: its own time begins when it has it. Until then the stall timer watches.
-            Front::Head if self.io.out.is_full() => self.await_head(shard, now),
-            Front::Head if self.inbuf.is_empty() && self.io.out.pending() > 0 => {
-                self.await_head(shard, now);
-            }
-            Front::Linger if self.io.out.pending() > 0 => self.linger(now),
-            Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
-            Front::Head => {
-                self.io.close = true;
-                answer::write_refusal(&mut self.io, shard, &LATE, None, None);
-                self.linger(now);
-            }
-            Front::Body => {
-                self.io.close = true;
-                if let Some(exchange) = self.exchange.as_mut() {
-                    let cx = &mut Cx {
-                        shard,
-                        io: &mut self.io,
-                        now,
-                    };
-                    exchange.refuse(cx, LATE, End::Invalid(InvalidReason::BodyIdle));
-                }
-                self.after(shard, now);
-            }
-            Front::Discard { .. } => self.linger(now),
-            Front::Linger => self.cut(shard, now),
-            Front::Running if self.exchange.is_none() => self.control_late(shard, now),
-            Front::Running | Front::Closed => {}
-        }
-    }
-
     /// The request's deadline is over, in whatever phase.
     pub(super) fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
         let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
@@ -438,19 +314,4 @@ fn invalid_reason(word: &str) -> InvalidReason {
         .find(|reason| reason.name() == word);
     debug_assert!(found.is_some(), "no such reason: {word}");
     found.unwrap_or(InvalidReason::BadType)
-}
-
-impl Target {
-    fn of(path: &[u8]) -> Target {
-        match path {
-            b"/v1/completions" => Target::Completion(Route::Completions),
-            b"/v1/chat/completions" => Target::Completion(Route::Chat),
-            b"/health" => Target::Health,
-            b"/ready" => Target::Ready,
-            b"/v1/models" => Target::Models,
-            b"/metrics" => Target::Control,
-            _ if path.starts_with(b"/narwhal/") => Target::Control,
-            _ => Target::Unknown,
-        }
-    }
 }

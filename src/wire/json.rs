@@ -14,6 +14,9 @@ use std::ops::Range;
 
 use crate::base::limits;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 /// Where and why the bytes are not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonFault {
@@ -781,8 +784,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = whole(&bytes);
+        fn any_bytes_are_read_as_the_plain_reader_does(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            fuzzing::fuzz(&bytes);
+        }
+
+        #[test]
+        fn texts_are_read_as_the_plain_reader_does(text in r#"([\[\]{},:"\\ntrue0-9.eE+ -]|null|\\u[dD][89c-f][0-9a-f]{2}|"a":|é){0,24}"#) {
+            fuzzing::fuzz(text.as_bytes());
         }
     }
 }

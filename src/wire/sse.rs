@@ -181,6 +181,79 @@ pub(super) fn append_bounded(buf: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
     buf.extend_from_slice(more);
 }
 
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Lines found by the plainest reader, and the same in every cut.
+
+    use super::{Field, Lines, TooLarge};
+
+    /// Any bytes: whole, byte by byte and cut at every offset give the lines of the plain reader; so does a bound, up to the refusal.
+    pub fn fuzz(data: &[u8]) {
+        // Every cut is square in the length.
+        let data = &data[..data.len().min(1024)];
+        let want = plain(data);
+        assert_eq!(told([data], usize::MAX), (want.clone(), Ok(())));
+        assert_eq!(told(data.chunks(1), usize::MAX), (want.clone(), Ok(())));
+        for at in 0..=data.len() {
+            let (a, b) = data.split_at(at);
+            assert_eq!(told([a, b], usize::MAX).0, want, "cut at {at}");
+        }
+        let bytes_max = 3 + usize::from(data.first().copied().unwrap_or(0) % 32);
+        let fits = want.iter().take_while(|line| line.len() <= bytes_max);
+        let fits = fits.count();
+        for size in [1, 2, 5, data.len().max(1)] {
+            let (lines, end) = told(data.chunks(size), bytes_max);
+            assert_eq!(lines, want[..fits]);
+            assert_eq!(end.is_ok(), fits == want.len());
+        }
+        for line in &want {
+            if let Field::Data(value) = Field::of(line) {
+                assert!(line.ends_with(value) && line.starts_with(b"data"));
+            }
+        }
+    }
+
+    fn told<'a>(
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        bytes_max: usize,
+    ) -> (Vec<Vec<u8>>, Result<(), TooLarge>) {
+        let mut lines = Lines::default();
+        let mut out = Vec::new();
+        for mut piece in pieces {
+            loop {
+                match lines.next(&mut piece, bytes_max) {
+                    Ok(Some(line)) => out.push(line.to_vec()),
+                    Ok(None) => break,
+                    Err(fault) => return (out, Err(fault)),
+                }
+            }
+        }
+        out.extend(lines.last().map(<[u8]>::to_vec));
+        (out, Ok(()))
+    }
+
+    /// LF, CRLF and CR made one, a mark dropped, split; nothing behind the last line end is no line. A stream that is
+    /// half a mark and ends says nothing.
+    fn plain(data: &[u8]) -> Vec<Vec<u8>> {
+        if b"\xef\xbb".starts_with(data) {
+            return Vec::new();
+        }
+        let data = data.strip_prefix(b"\xef\xbb\xbf").unwrap_or(data);
+        let mut lines = vec![Vec::new()];
+        for (i, byte) in data.iter().enumerate() {
+            match byte {
+                b'\n' if i > 0 && data[i - 1] == b'\r' => {}
+                b'\n' | b'\r' => lines.push(Vec::new()),
+                byte => lines.last_mut().expect("never empty").push(*byte),
+            }
+        }
+        if lines.last().is_some_and(Vec::is_empty) {
+            lines.pop();
+        }
+        lines
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,6 +349,20 @@ mod tests {
         ];
         for (line, want) in rows {
             assert_eq!(Field::of(line), *want, "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    // proves R-SSE-1
+    #[test]
+    fn lines_are_those_of_the_plain_reader() {
+        let mut prng = crate::base::prng::Prng::new(1);
+        for _ in 0..3_000 {
+            let mut data =
+                [&b""[..], b"\xef\xbb\xbf", b"\xef\xbb"][prng.below(3) as usize].to_vec();
+            for _ in 0..prng.below(24) {
+                data.push(b"a:\r\n\r\n \xbf"[prng.below(8) as usize]);
+            }
+            fuzzing::fuzz(&data);
         }
     }
 

@@ -29,7 +29,7 @@ fn same_tape_same_trace() {
     }
 }
 
-// proves R-HTTP-5, R-ADM-1, R-ADM-2
+// proves R-HTTP-5, R-ADM-1
 #[test]
 fn books_balance_whatever_happens() {
     for seed in 1_000..3_000 {

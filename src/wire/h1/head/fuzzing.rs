@@ -3,46 +3,50 @@
 
 use super::*;
 
-/// The first byte chooses request or answer, the second the limits; the rest is the peer's.
-pub fn fuzz(data: &[u8]) {
-    let [side, tight, bytes @ ..] = data else {
+/// The first byte chooses the limits; the rest is a client's.
+pub fn request(data: &[u8]) {
+    let Some((tight, bytes)) = data.split_first() else {
         return;
     };
-    let limits = HeadLimits {
+    let limits = limits(*tight);
+    let whole = parse_request(bytes, &mut 0, &limits);
+    assert_eq!(whole, grown(bytes, &limits, parse_request), "cut");
+    let Ok(Some(head)) = whole else { return };
+    let text = plain(&bytes[..head.head_bytes], &limits);
+    assert!(head.path.start < head.path.end && head.path.end <= head.head_bytes);
+    let path = &bytes[head.path];
+    assert!(!path.iter().any(|byte| b"?# \r\n".contains(byte)));
+    assert!(text.hosts <= 1 && (text.hosts == 1 || head.version == Version::Http10));
+    assert_eq!(
+        text.lengths == 1,
+        matches!(head.body, RequestBody::Length(_))
+    );
+    assert_eq!(text.codings == 1, head.body == RequestBody::Chunked);
+}
+
+/// The first byte chooses the limits; the rest is an engine's.
+pub fn response(data: &[u8]) {
+    let Some((tight, bytes)) = data.split_first() else {
+        return;
+    };
+    let limits = limits(*tight);
+    let whole = parse_response(bytes, &mut 0, &limits);
+    assert_eq!(whole, grown(bytes, &limits, parse_response), "cut");
+    let Ok(Some(head)) = whole else { return };
+    let text = plain(&bytes[..head.head_bytes], &limits);
+    if head.body != ResponseBody::None {
+        assert_eq!(
+            text.lengths == 1,
+            matches!(head.body, ResponseBody::Length(_))
+        );
+        assert_eq!(text.codings == 1, head.body == ResponseBody::Chunked);
+    }
+}
+
+fn limits(tight: u8) -> HeadLimits {
+    HeadLimits {
         bytes_max: if tight & 1 == 0 { 4096 } else { 64 },
         fields_max: if tight & 2 == 0 { 100 } else { 2 },
-    };
-    if side & 1 == 0 {
-        let whole = parse_request(bytes, &mut 0, &limits);
-        assert_eq!(whole, grown(bytes, &limits, parse_request), "cut");
-        if let Ok(Some(head)) = whole {
-            let text = plain(&bytes[..head.head_bytes], &limits);
-            assert!(head.path.start < head.path.end && head.path.end <= head.head_bytes);
-            assert!(
-                !bytes[head.path]
-                    .iter()
-                    .any(|byte| b"?# \r\n".contains(byte))
-            );
-            assert!(text.hosts <= 1 && (text.hosts == 1 || head.version == Version::Http10));
-            assert_eq!(
-                text.lengths == 1,
-                matches!(head.body, RequestBody::Length(_))
-            );
-            assert_eq!(text.codings == 1, head.body == RequestBody::Chunked);
-        }
-    } else {
-        let whole = parse_response(bytes, &mut 0, &limits);
-        assert_eq!(whole, grown(bytes, &limits, parse_response), "cut");
-        if let Ok(Some(head)) = whole {
-            let text = plain(&bytes[..head.head_bytes], &limits);
-            if head.body != ResponseBody::None {
-                assert_eq!(
-                    text.lengths == 1,
-                    matches!(head.body, ResponseBody::Length(_))
-                );
-                assert_eq!(text.codings == 1, head.body == ResponseBody::Chunked);
-            }
-        }
     }
 }
 

@@ -1,0 +1,121 @@
+//! The routes beside the completions: health, readiness and models are answered here, control routes by the control thread, and the rest
+//! with 404 or 405. Part of stage `parse`.
+
+use std::time::Duration;
+
+use super::accept::{Connection, Front};
+use super::answer::{self, Refusal};
+use super::timers::Timer;
+use crate::base::time::Instant;
+use crate::metrics::standing;
+use crate::shard::{ControlRequest, Shard};
+use crate::wire::h1::head::{self, Method, RequestHead};
+use crate::wire::openai::Route;
+
+/// How long a connection waits for the control thread.
+const CONTROL_WAIT: Duration = Duration::from_secs(10);
+
+/// What a path leads to.
+pub(super) enum Target {
+    Completion(Route),
+    Health,
+    Ready,
+    Models,
+    /// Rendered by the control thread.
+    Control,
+    Unknown,
+}
+
+impl Connection {
+    pub(super) fn answer_simple(&mut self, shard: &mut Shard, target: Target, method: Method) {
+        let get = matches!(method, Method::Get | Method::Head);
+        let allow = match target {
+            Target::Unknown => None,
+            Target::Completion(_) => Some("POST"),
+            _ => Some("GET"),
+        };
+        if method == Method::Options {
+            let allow = match target {
+                Target::Completion(_) => "POST, OPTIONS",
+                Target::Unknown => "GET, HEAD, POST, OPTIONS",
+                _ => "GET, HEAD, OPTIONS",
+            };
+            let fields: [(&str, &[u8]); 1] = [("allow", allow.as_bytes())];
+            return answer::write_answer(&mut self.io, shard, 204, &fields, b"");
+        }
+        let answer = match target {
+            Target::Health if get => standing::health(&shard.health()),
+            Target::Ready if get => standing::ready(&shard.health()),
+            Target::Models if get => {
+                let fleet = &shard.snapshot.fleet;
+                let aliases = fleet.model_aliases.iter().map(String::as_str);
+                standing::models(std::iter::once(fleet.model.as_str()).chain(aliases))
+            }
+            Target::Unknown => {
+                let refusal = Refusal::new(404, "invalid_request_error", "Not found");
+                return answer::write_refusal(&mut self.io, shard, &refusal, None, None);
+            }
+            _ => {
+                let refusal = Refusal::new(405, "invalid_request_error", "Method not allowed");
+                return answer::write_refusal(&mut self.io, shard, &refusal, None, allow);
+            }
+        };
+        answer::write_small(&mut self.io, shard, &answer);
+    }
+
+    pub(super) fn ask_control(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        head: &RequestHead,
+        bytes: &[u8],
+    ) {
+        let text = |span: &[u8]| String::from_utf8_lossy(span).into_owned();
+        let request = ControlRequest {
+            token: self.token,
+            method: head.method,
+            path: text(&bytes[head.path.clone()]),
+            authorization: head::field(bytes, "authorization").map(<[u8]>::to_vec),
+            loopback: self.loopback,
+        };
+        self.front = Front::Running;
+        self.io.timers.set(Timer::Client, now + CONTROL_WAIT);
+        if !shard.ask_control(request) {
+            self.control_late(shard, now);
+        }
+    }
+
+    /// The control thread has too much to do, or is stuck.
+    pub(super) fn control_late(&mut self, shard: &mut Shard, now: Instant) {
+        let refusal = Refusal::new(503, "server_overloaded_error", "The control thread is busy")
+            .retry_after(1);
+        answer::write_refusal(&mut self.io, shard, &refusal, None, None);
+        self.end_request(shard, now);
+        self.advance(shard, now);
+    }
+
+    /// The control thread's answer to what this connection asked.
+    pub fn control_answer(&mut self, shard: &mut Shard, now: Instant, answer: &standing::Answer) {
+        if self.front != Front::Running || self.exchange.is_some() {
+            return;
+        }
+        answer::write_small(&mut self.io, shard, answer);
+        self.end_request(shard, now);
+        self.advance(shard, now);
+    }
+}
+
+impl Target {
+    pub(super) fn of(path: &[u8]) -> Target {
+        match path {
+            b"/v1/completions" => Target::Completion(Route::Completions),
+            b"/v1/chat/completions" => Target::Completion(Route::Chat),
+            b"/health" => Target::Health,
+            b"/ready" => Target::Ready,
+            b"/v1/models" => Target::Models,
+            b"/metrics" => Target::Control,
+            _ if path.starts_with(b"/narwhal/") => Target::Control,
+            _ => Target::Unknown,
+        }
+    }
+}
