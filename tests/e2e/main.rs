@@ -18,4 +18,5 @@ mod engine;
 mod fixtures;
 mod http;
 mod legs;
+mod serve;
 mod world;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use narwhal::runtime::boot::{DriverChoice, choose_driver};
 use serde_json::{Value, json};
 
 use super::client::{self, Answer, Client, PATIENCE};
@@ -27,7 +28,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    pub const ALL: [Setup; 4] = [
+    const ALL: [Setup; 4] = [
         Setup::new("io_uring", 1),
         Setup::new("io_uring", 2),
         Setup::new("epoll", 1),
@@ -37,13 +38,23 @@ impl Setup {
     pub const fn new(driver: &'static str, shards: usize) -> Setup {
         Setup { driver, shards }
     }
+
+    /// All that this machine allows. Without io_uring here, epoll is all there is to test.
+    pub fn all() -> Vec<Setup> {
+        let mut setups = Setup::ALL.to_vec();
+        if choose_driver(DriverChoice::IoUring).is_err() {
+            eprintln!("skipped on io_uring: not available here");
+            setups.retain(|setup| setup.driver != "io_uring");
+        }
+        setups
+    }
 }
 
 /// Runs a test on both drivers, with one shard and with two, and says of each failure where it was.
 pub fn everywhere(test: impl Fn(Setup) + Sync) {
     let failures = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for setup in Setup::ALL {
+        for setup in Setup::all() {
             let (test, failures) = (&test, &failures);
             scope.spawn(move || {
                 if let Err(why) = panic::catch_unwind(AssertUnwindSafe(|| test(setup))) {
@@ -224,8 +235,11 @@ impl World {
     }
 
     pub fn state(&self) -> Value {
-        let answer = self.ask(&client::get("/narwhal/state"));
-        assert_eq!(answer.status, Some(200), "{}", answer.text());
+        let mut client = self.connect();
+        client.send(&client::get("/narwhal/state"));
+        let answer = client.answer();
+        let how = if client.eof { "closed" } else { "silent" };
+        assert_eq!(answer.status, Some(200), "{how}: {}", answer.text());
         answer.json()
     }
 
@@ -265,6 +279,32 @@ impl World {
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
+
+    /// Sends a signal, as an operator would.
+    pub fn signal(&self, name: &str) {
+        let mut kill = Command::new("kill");
+        let sent = kill.args(["-s", name, &self.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "{name}");
+    }
+
+    /// The exit code once the process has ended by itself.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let mut status = None;
+        let ended = poll(PATIENCE, || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        assert!(ended, "the router does not end\n{}", self.said());
+        status.and_then(|status| status.code())
+    }
+
+    /// The addresses that it said after these words.
+    pub fn addresses(&self, words: &str) -> Vec<SocketAddr> {
+        let said = self.said();
+        let rest = said.lines().filter_map(|line| line.split_once(words));
+        rest.filter_map(|(_, address)| address.trim().parse().ok())
+            .collect()
+    }
 }
 
 impl Drop for World {
@@ -290,7 +330,8 @@ pub fn poll(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
         if Instant::now() >= until {
             return false;
         }
-        thread::sleep(Duration::from_millis(2));
+        // A pause between two looks; nobody wakes it.
+        thread::park_timeout(Duration::from_millis(2));
     }
 }
 

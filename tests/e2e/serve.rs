@@ -1,0 +1,250 @@
+//! The command itself: what it is told, what it says, and how it ends.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::client::{self, Client, PATIENCE};
+use super::world::{Fleet, World, everywhere, number, poll, reason};
+
+const TEXT: &str = "/v1/completions";
+
+fn prompt(stream: bool) -> Value {
+    json!({"model": "stub-model", "prompt": "hello there", "max_tokens": 3, "stream": stream})
+}
+
+// proves R-CLI-1, R-CTL-1, R-OBS-2
+#[test]
+fn flags_decide_where_and_how_it_serves() {
+    everywhere(|setup| {
+        let mut fleet = Fleet::pairs();
+        fleet.args = [
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+            "--router-id",
+            "r-7",
+        ]
+        .map(str::to_owned)
+        .into();
+        let world = World::start(setup, &fleet);
+        world.until("two addresses", |world| {
+            world.addresses("listening on http://").len() == 2
+        });
+        for addr in world.addresses("listening on http://") {
+            let mut client = Client::connect(addr);
+            client.send(&client::post(TEXT, &prompt(false)));
+            assert_eq!(client.answer().status, Some(200));
+            // These have a port of their own now.
+            client.send(&client::get("/narwhal/state"));
+            assert_eq!(client.answer().status, Some(404));
+        }
+        let admin = world.addresses("admin routes on http://");
+        assert_eq!(admin.len(), 1, "{}", world.said());
+        let ask = |path: &str| {
+            let mut client = Client::connect(admin[0]);
+            client.send(&client::get(path));
+            client.answer()
+        };
+        let state = ask("/narwhal/state").json();
+        assert_eq!(state["ha"]["router_id"], "r-7");
+        assert_eq!(number(&state, "/served"), 2);
+        let shards = state["shards"].as_array().expect("shards");
+        assert_eq!(shards.len(), setup.shards);
+        assert!(shards.iter().all(|shard| shard["driver"] == setup.driver));
+        assert!(world.said().contains(setup.driver), "{}", world.said());
+        assert_eq!(ask("/ready").status, Some(200));
+        assert_eq!(ask("/health").json()["available_instances"], 4);
+        assert!(ask("/metrics").text().contains("narwhal_served_total"));
+    });
+}
+
+// proves R-CLI-1, R-ADM-6
+#[test]
+fn what_it_cannot_do_is_refused_by_name() {
+    let dir = std::env::temp_dir().join(format!("narwhal-e2e-serve-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let file = |name: &str, fleet: &Fleet| {
+        let path = dir.join(name);
+        std::fs::write(&path, fleet.file.to_string()).expect("a fleet file");
+        path.display().to_string()
+    };
+    let good = file("good.json", &Fleet::pairs());
+    let predictive = file(
+        "a.json",
+        &Fleet::pairs().with("serving", "admission", "predictive"),
+    );
+    let typo = file(
+        "b.json",
+        &Fleet::pairs().with("serving", "max_conections", 3),
+    );
+    let range = file("c.json", &Fleet::pairs().with("serving", "max_attempts", 9));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("an address").to_string();
+    // Arguments, exit code, what it says.
+    let rows: [(&[&str], i32, &[&str]); 8] = [
+        (&["--help"], 0, &["--fleet", "--listen", "--driver"]),
+        (&[], 2, &["--fleet"]),
+        (&["--fleet", &good, "--nonsense"], 2, &["--nonsense"]),
+        (
+            &["--fleet", &good, "--driver", "kqueue"],
+            2,
+            &["--driver", "kqueue"],
+        ),
+        (
+            &["--fleet", "/nowhere/fleet.json"],
+            2,
+            &["/nowhere/fleet.json"],
+        ),
+        (
+            &["--fleet", &predictive],
+            2,
+            &["a.json", "serving.admission", "predictive"],
+        ),
+        (
+            &["--fleet", &typo],
+            2,
+            &["b.json", "max_conections", "max_connections"],
+        ),
+        (
+            &["--fleet", &range],
+            2,
+            &["c.json", "max_attempts", "9", "1", "3"],
+        ),
+    ];
+    for (args, code, words) in rows {
+        let out = narwhal_serve(args);
+        let said = said(&out);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{args:?} without {word}: {said}");
+        }
+    }
+    let out = narwhal_serve(&["--fleet", &good, "--listen", &taken]);
+    assert_eq!(out.status.code(), Some(1), "{}", said(&out));
+    assert!(said(&out).contains(&taken), "{}", said(&out));
+    std::fs::remove_dir_all(dir).expect("a directory");
+}
+
+fn narwhal_serve(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narwhal"));
+    command.arg("serve").args(args).output().expect("it runs")
+}
+
+fn said(out: &Output) -> String {
+    String::from_utf8_lossy(&[&*out.stdout, &*out.stderr].concat()).into_owned()
+}
+
+/// No prediction stands between a request and its prefill, however late it will be.
+// proves R-ADM-6
+#[test]
+fn open_admission_predicts_nothing() {
+    everywhere(|setup| {
+        let fleet = Fleet::pair().with("slo", "ttft_s", 0.001);
+        let fleet = fleet.with("slo", "tpot_s", 0.001);
+        let world = World::start(setup, &fleet);
+        world
+            .engines
+            .script(&json!({"prefill": {"raw": [{"hang": true}]}}));
+        let long = json!({"prompt": vec![1; 5000], "stream": true});
+        let held: Vec<Client> = (0..20)
+            .map(|_| {
+                let mut client = world.connect();
+                client.send(&client::post(TEXT, &long));
+                client
+            })
+            .collect();
+        world.until_leg("prefill", held.len());
+        let state = world.state();
+        assert_eq!(number(&state, "/admission/inflight"), 20);
+        assert_eq!(number(&state, "/admission/refused"), 0);
+        assert_eq!(number(&state, "/resident/e0/prefill"), 20);
+        drop(held);
+        world.at_rest();
+    });
+}
+
+// proves R-CTL-7, R-CTL-2
+#[test]
+fn a_signal_drains_and_a_second_one_ends() {
+    everywhere(|setup| {
+        let fleet = Fleet::pairs().with("serving", "drain_window_s", 1.0);
+        let mut world = World::start(setup, &fleet);
+        let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\n";
+        world.engines.script(&json!({"decode": {"chunks": [
+            event, {"delay_ms": 1500}, event, "data: [DONE]\n\n",
+        ]}}));
+        let mut running = world.connect();
+        running.send(&client::post(TEXT, &prompt(true)));
+        let begun = running.begin_answer(1);
+        assert_eq!(begun.status, Some(200));
+        let mut idle = world.connect();
+        idle.send(&client::get("/health"));
+        assert_eq!(idle.answer().status, Some(200));
+
+        world.signal("TERM");
+        // Listeners stay open for a while, so that no one is refused a connection before balancers have seen this.
+        let ready = poll(PATIENCE, || {
+            world.ask(&client::get("/ready")).status == Some(503)
+        });
+        assert!(ready, "{}", world.said());
+        let answer = world.post(TEXT, &prompt(true));
+        assert_eq!(answer.status, Some(503), "{}", answer.text());
+        assert_eq!(answer.error().0, "standby");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        let state = world.state();
+        assert_eq!(reason(&state, "rejected", "draining"), 1);
+        // What runs is finished.
+        running.eof = false;
+        assert!(running.ends_within(PATIENCE));
+        let rest = String::from_utf8_lossy(&running.buf).into_owned();
+        assert!(rest.contains("data: [DONE]"), "{rest}");
+        assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
+        assert!(idle.ends_within(PATIENCE));
+        assert_eq!(world.exit_code(), Some(0), "{}", world.said());
+
+        // Twice: at once, whatever runs.
+        let mut world = World::start(
+            setup,
+            &Fleet::pairs().with("serving", "drain_window_s", 60.0),
+        );
+        world
+            .engines
+            .script(&json!({"decode": {"chunks": [event, {"hang": true}]}}));
+        let mut running = world.connect();
+        running.send(&client::post(TEXT, &prompt(true)));
+        running.begin_answer(1);
+        world.signal("INT");
+        world.until("it drains", |world| world.said().contains("draining"));
+        let second = Instant::now();
+        world.signal("TERM");
+        world.exit_code();
+        assert!(second.elapsed() < Duration::from_secs(5));
+    });
+}
+
+/// `graceful_timeout_s` bounds what is waited for.
+// proves R-CTL-7
+#[test]
+fn a_drain_ends_even_if_an_exchange_does_not() {
+    everywhere(|setup| {
+        let fleet = Fleet::pairs()
+            .with("serving", "drain_window_s", 0.2)
+            .with("serving", "graceful_timeout_s", 0.5)
+            .with("engine", "decode_read_timeout_s", 0);
+        let mut world = World::start(setup, &fleet);
+        let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\n";
+        world
+            .engines
+            .script(&json!({"decode": {"chunks": [event, {"hang": true}]}}));
+        let mut running = world.connect();
+        running.send(&client::post(TEXT, &prompt(true)));
+        running.begin_answer(1);
+        let signalled = Instant::now();
+        world.signal("TERM");
+        world.exit_code();
+        assert!(signalled.elapsed() < Duration::from_secs(10));
+    });
+}
