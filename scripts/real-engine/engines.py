@@ -1,6 +1,8 @@
 """Starts and stops what the suite needs: vLLM engines on the CPU, and Narwhal. Each is stopped by the id of its own process group."""
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,9 +15,12 @@ MODEL = "tiny"
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind((wire.HOST, 0))
-        return s.getsockname()[1]
+    """Below the range from which the kernel gives ports to others: an engine that restarts finds its own again."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind((wire.HOST, port))
+            return port
 
 
 def until(seconds, what, ready, pause=0.05):
