@@ -20,6 +20,11 @@ def chat(text, **more):
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], "temperature": 0, **more}
 
 
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+# A long answer: about three seconds alone.
+ENDLESS = comp(ONCE, max_tokens=1900, ignore_eos=True)
+
+
 def bare(message):
     """A message of a scripted conversation as a client would send it."""
     calls = [{"id": f"call_{n}", **call} for n, call in enumerate(message.get("tool_calls") or [])]
@@ -89,7 +94,8 @@ def features(ids, unicode_ids):
         ("chat, logprobs 2", X, chat("Say hello.", logprobs=True, top_logprobs=2)),
         ("chat, logprobs", X, chat("Say hello.", max_tokens=12, logprobs=True)),
         ("chat, stop string", X, chat("Tell me a story.", stop=["engines"], **NO_THINK)),
-        ("chat, parts", X, {"model": MODEL, "temperature": 0, "messages": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Say hello."}]}]}),
+        ("chat, parts", X, {"model": MODEL, "temperature": 0, "messages": [SYSTEM, {"role": "user", "content": [
+            {"type": "text", "text": "Say hello."}]}]}),
         ("chat, schema", X, chat("Say hello.", max_tokens=60, response_format=schema, **NO_THINK)),
         ("tools none", X, chat(paris, tools=TOOLS, tool_choice="none")),
         ("tools required", X, chat(paris, tools=TOOLS, tool_choice="required", max_tokens=200)),
