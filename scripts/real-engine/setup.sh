@@ -9,7 +9,8 @@ python=${2:-python3.12}
 done_mark=$dir/venv/narwhal-setup
 pins=$(cat "$here/freeze.txt" "$here/make_requirements.py" "$here/setup.sh" | sha256sum)
 if [ -f "$done_mark" ] && [ "$(cat "$done_mark")" = "$pins" ]; then exit 0; fi
-"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || { echo "setup: need a Python 3.12, not $python (see --python)"; exit 2; }
+"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' ||
+  { echo "setup: need a Python 3.12, not $python (see --python)"; exit 2; }
 mkdir -p "$dir/wheels"
 cd "$dir"
 [ -x venv/bin/python ] || "$python" -m venv venv
@@ -30,7 +31,8 @@ patch() { # FILE PATTERN REPLACEMENT WORD
 }
 packages=$(echo venv/lib/python3.12/site-packages)
 env='__import__("os").environ.get'
-patch $packages/nixl_cu13/_api.py 'agent_config.pthrDelay = 0$' "agent_config.pthrDelay = int($env(\"NIXL_PROGRESS_DELAY_US\", \"0\"))" NIXL_PROGRESS_DELAY_US
+patch $packages/nixl_cu13/_api.py 'agent_config.pthrDelay = 0$' \
+  "agent_config.pthrDelay = int($env(\"NIXL_PROGRESS_DELAY_US\", \"0\"))" NIXL_PROGRESS_DELAY_US
 patch $packages/vllm/distributed/device_communicators/shm_broadcast.py '^            sched_yield()$' \
   "            time.sleep(float($env(\"VLLM_POLL_PAUSE_S\", \"0\")))" VLLM_POLL_PAUSE_S
 rm -rf wheels

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Narwhal in front of real engines: a prefill/decode pair joined by NIXL and an aggregated engine, which also says what is right.
 
-usage: suite.py --dir SCRATCH --python VENV_PYTHON --bin NARWHAL [--drivers io_uring,epoll] [--only WORD]... [--no-deaths] [--rounds N] [--nice N]
+usage: suite.py --dir SCRATCH --python VENV_PYTHON --bin NARWHAL [--drivers io_uring,epoll] [--only WORD]... [--no-deaths]
+                [--rounds N] [--nice N]
 
 Prints a line for each check, a table, and `N passed, N failed`; exit status 1 when any failed. Everything it starts, it stops.
 """
@@ -14,58 +15,14 @@ import socket
 import sys
 import threading
 import time
-import traceback
 
 import cases
+import deaths
 import wire
+from cases import ENDLESS, USAGE
 from engines import MODEL, Engine, Router, until
+from report import Report
 from wire import C, X, Broken, Client, ask, meaning, need, same
-
-USAGE = {"stream": True, "stream_options": {"include_usage": True}}
-# A long answer: about three seconds alone.
-ENDLESS = cases.comp(cases.ONCE, max_tokens=1900, ignore_eos=True)
-
-
-class Report:
-    """Outcomes by group and driver."""
-
-    def __init__(self, only):
-        self.only, self.group, self.driver = only, "", ""
-        self.rows, self.failures, self.start = {}, [], time.monotonic()
-
-    @contextlib.contextmanager
-    def check(self, name):
-        row = self.rows.setdefault((self.group, self.driver), [0, 0])
-        title = f"{self.driver} · {self.group} · {name}"
-        begun = time.monotonic()
-        try:
-            yield
-        except Exception as error:  # one failed check must not hide the others
-            row[1] += 1
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self.failures.append(f"{title}: {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
-            print(f"FAIL {self.failures[-1]}", flush=True)
-        else:
-            row[0] += 1
-            print(f"ok   {title} ({time.monotonic() - begun:.2f} s)", flush=True)
-
-    def wants(self, group):
-        self.group = group
-        return not self.only or any(word in group for word in self.only)
-
-    def note(self, text):
-        print(f"     {self.driver} · {self.group}: {text}", flush=True)
-
-    def finish(self):
-        width = max(len(group) for group, _ in self.rows) if self.rows else 5
-        print(f"\n{'group':{width}}  {'driver':8}  passed  failed")
-        for (group, driver), (passed, failed) in self.rows.items():
-            print(f"{group:{width}}  {driver:8}  {passed:6}  {failed:6}")
-        for failure in self.failures:
-            print("FAIL", failure)
-        passed, failed = (sum(row[i] for row in self.rows.values()) for i in (0, 1))
-        print(f"{passed} passed, {failed} failed in {time.monotonic() - self.start:.0f} s")
-        return 1 if failed or not passed else 0
 
 
 class Truth:
@@ -97,7 +54,6 @@ class Suite:
         self.engines = [self.plain, self.prefill, self.decode]
         self.routers = []
         self.truth = Truth(self.plain.port)
-        self.served = 0
 
     # ---- the frame
 
@@ -113,56 +69,45 @@ class Suite:
             for driver in self.args.drivers.split(","):
                 self.report.driver = driver
                 self.one_driver(driver)
+        except Exception:
+            self.report.broken("the run")
         finally:
+            for process in self.routers + self.engines:
+                process.terminate()
             for process in self.routers + self.engines:
                 process.stop()
         return self.report.finish()
 
     def one_driver(self, driver):
-        report = self.report
-        if report.wants("first request"):
-            self.first_request(driver)
+        """Each group by its name; one that breaks off does not take the others with it."""
+        group = self.report.group_of
+        group("first request", self.first_request, driver)
         with self.router("pair", driver, self.pair()) as router:
-            if report.wants("conversations"):
-                self.conversations(router)
-            if report.wants("features"):
-                self.features(router)
-            if report.wants("refusals"):
-                self.refusals(router)
-            if report.wants("smuggled parameters"):
-                self.smuggled(router)
-            if report.wants("connections"):
-                self.connections(router)
-            if report.wants("idle"):
-                self.idle(router)
-            if report.wants("client leaves"):
-                self.client_leaves(router, self.decode)
-            if report.wants("load"):
-                self.load(router, self.decode)
-            report.wants("pair at rest")
-            self.at_rest(router)
+            group("conversations", self.conversations, router)
+            group("features", self.features, router)
+            group("refusals", self.refusals, router)
+            group("smuggled parameters", self.smuggled, router)
+            group("connections", self.connections, router)
+            group("idle", self.idle, router)
+            group("client leaves", self.client_leaves, router, self.decode)
+            group("load", self.load, router, self.decode)
+            group("pair at rest", self.at_rest, router)
         with self.router("both", driver, [(self.plain, "both")]) as router:
-            if report.wants("both: conversations"):
-                self.conversations(router, every=4)
-            if report.wants("both: features"):
-                self.features(router)
-            if report.wants("both: refusals"):
-                self.refusals(router)
-            if report.wants("both: smuggled parameters"):
-                self.smuggled(router)
-            if report.wants("both: client leaves"):
-                self.client_leaves(router, self.plain)
-            if report.wants("both: load"):
-                self.load(router, self.plain)
-            if report.wants("both: one leg"):
-                with report.check("no prefill leg was sent"):
-                    need(router.state()["serving"]["prefill_attempts"] == 0, router.state()["serving"])
-            report.wants("both at rest")
-            self.at_rest(router)
-        if self.args.deaths and report.wants("decode engine dies"):
-            self.decode_dies(driver)
-        if self.args.deaths and report.wants("prefill engine stops"):
-            self.prefill_stops(driver)
+            group("both: conversations", self.conversations, router, 4)
+            group("both: features", self.features, router)
+            group("both: refusals", self.refusals, router)
+            group("both: smuggled parameters", self.smuggled, router)
+            group("both: client leaves", self.client_leaves, router, self.plain)
+            group("both: load", self.load, router, self.plain)
+            group("both: one leg", self.one_leg, router)
+            group("both at rest", self.at_rest, router)
+        if self.args.deaths:
+            group("decode engine dies", deaths.decode_dies, self, driver)
+            group("prefill engine stops", deaths.prefill_stops, self, driver)
+
+    def one_leg(self, router):
+        with self.report.check("no prefill leg was sent"):
+            need(router.state()["serving"]["prefill_attempts"] == 0, router.state()["serving"])
 
     def pair(self):
         return [(self.prefill, "prefill"), (self.decode, "decode")]
@@ -173,15 +118,13 @@ class Suite:
         self.routers.append(router)
         router.start()
         used = {shard["driver"] for shard in router.state()["shards"]}
-        if used != {driver}:
-            self.report.group = name
-            with self.report.check("the driver asked for"):
-                raise Broken(f"{used} instead of {driver}")
+        need(used == {driver}, f"runs on {used} instead of {driver}")
+        group = self.report.group
         try:
             yield router
         finally:
-            self.report.group = f"{name} stops"
-            with self.report.check("SIGTERM ends it with status 0, and no panic in its log"):
+            self.report.group = group if name != "both" and name != "pair" else f"{name} at rest"
+            with self.report.check(f"{router.name}: SIGTERM ends it with status 0, and no panic in its log"):
                 status = router.stop()
                 need(status == 0, f"status {status}\n{router.tail(600)}")
                 need("panicked" not in router.tail(1 << 20), router.tail())
@@ -200,7 +143,8 @@ class Suite:
             return not any(held)
         until(5, f"at rest: {router.state()['resident']}", quiet)
         s = router.state()
-        ends = s["served"] + s["failed"] + s["expired"] + s["cancelled"] + s["invalid_requests"] + s["admission"]["rejected"] + s["admission"]["refused"]
+        ends = sum(s[k] for k in ("served", "failed", "expired", "cancelled", "invalid_requests"))
+        ends += s["admission"]["rejected"] + s["admission"]["refused"]
         need(s["offered"] == ends, f"offered {s['offered']}, ended {ends}")
         return s
 
@@ -211,7 +155,6 @@ class Suite:
         body = cases.chat("Say hello.")
         for name, more in [("streamed", USAGE), ("assembled", {})]:
             with self.router(f"first-{name}", driver, self.pair(), engine={}) as router:
-                self.report.group = "first request"
                 with self.report.check(f"served, {name}, in one attempt"):
                     begun = time.monotonic()
                     got = meaning(ask(router.port, X, body | more))
@@ -244,25 +187,27 @@ class Suite:
     def features(self, router):
         for name, path, body in cases.features(self.ids, self.unicode_ids):
             wants_ids = body.get("return_token_ids", False)
+            asked = body | {"return_token_ids": True} if name in cases.WITH_IDS else body
+            ids = () if asked is body else ("token_ids", "prompt_token_ids")
             with self.report.check(name + ", streamed"):
                 before = self.observed(router)
                 answer = ask(router.port, path, body | USAGE)
-                got, want = meaning(answer), self.truth.of(path, body, True)
-                same(got, want)
+                got, want = meaning(answer), self.truth.of(path, asked, True)
+                same(got, want, but=ids)
                 need(wants_ids or b"token_ids" not in answer.body, "token ids that nobody asked for")
                 need(not wants_ids or got["token_ids"], "no token ids")
                 need(answer.headers["cache-control"] == "no-cache" and answer.headers["x-request-id"], answer.headers)
                 self.counted(router, before, got)
             with self.report.check(name + ", streamed without usage"):
                 got = meaning(ask(router.port, path, body | {"stream": True}))
-                same(got, want, but=("usage",))
+                same(got, want, but=("usage",) + ids)
                 need(got["usage"] is None, "usage that nobody asked for")
             with self.report.check(name + ", assembled"):
                 before = self.observed(router)
                 answer = ask(router.port, path, body)
                 got = meaning(answer)
-                same(got, want)
-                same(got, self.truth.of(path, body, False), but=("text",) if name in cases.STREAM_DIFFERS else ())
+                same(got, want, but=ids)
+                same(got, self.truth.of(path, asked, False), but=ids + (("text",) if name in cases.STREAM_DIFFERS else ()))
                 need(wants_ids or b"token_ids" not in answer.body, "token ids that nobody asked for")
                 self.counted(router, before, got)
         body = cases.chat("Say hello.", stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
@@ -330,7 +275,8 @@ class Suite:
                 same(meaning(answer), want)
         with self.report.check("chunked request in pieces, 100-continue"), Client(router.port) as client:
             data = json.dumps(body).encode()
-            client.sock.sendall(b"POST " + C.encode() + b" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n")
+            head = f"POST {C} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+            client.sock.sendall(head.encode())
             need(client.head()[0] == 100, "no 100")
             for at in range(0, len(data), 7):
                 part = data[at:at + 7]
@@ -400,7 +346,8 @@ class Suite:
             before = self.settle(router)
             pauses = [0.0, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.048, 0.064, 0.096, 0.128]
             for pause in pauses:
-                client = Client(router.port).send("POST", C, cases.comp(f"{pause}: {cases.LONG}", max_tokens=400, ignore_eos=True, stream=True))
+                body = cases.comp(f"{pause}: {cases.LONG}", max_tokens=200, ignore_eos=True, stream=True)
+                client = Client(router.port).send("POST", C, body)
                 time.sleep(pause)
                 client.close()
             after = self.settle(router)
@@ -467,146 +414,16 @@ class Suite:
                     merged += sum(len(c.get("token_ids") or []) > 1 for e in parsed for c in e["choices"])
         with self.report.check(f"round {number}: tokens counted are tokens made"):
             after = self.settle(router)
-            counted = self_delta(after, before, "decode_tokens_observed")
+            counted = delta(after, before, "decode_tokens_observed")
             need(counted == usage, f"counted {counted}, usage {usage}")
             until(2, "the engine's own count", lambda: engine.metric("generation_tokens_total") - made == usage)
             need(after["served"] - before["served"] == len(clients), "served")
-            need(self_delta(after, before, "retry_attempts") == 0, "retries")
-        self.report.note(f"round {number}: {usage} tokens, {events} events, {merged} of them with several tokens, {took:.2f} s, {usage / took:.0f} tokens/s")
-
-    # ---- deaths
-
-    def decode_dies(self, driver):
-        """The engine core is killed: its HTTP server lives on a little, then closes."""
-        report = self.report
-        with self.router("dying-decode", driver, self.pair()) as router, \
-                self.router("failover", driver, [(self.plain, "both"), (self.decode, "both")], serving={"placement": "round_robin", "retry_budget": 100}) as other:
-            report.wants("decode engine dies")
-            same(meaning(ask(router.port, C, cases.comp(cases.ONCE))), self.truth.of(C, cases.comp(cases.ONCE), True))
-            outcome = {}
-
-            def assembled(name, port, body):
-                try:
-                    outcome[name] = ask(port, C, body)
-                except Exception as error:
-                    outcome[name] = error
-
-            long = ENDLESS
-            want = self.truth.of(C, long, True)
-            stream = Client(router.port).send("POST", C, long | {"stream": True})
-            status, headers = stream.head()
-            pieces = stream.pieces(headers)
-            got = b"".join(next(pieces) for _ in range(5))
-            threads = [threading.Thread(target=assembled, args=("pair", router.port, long))]
-            threads += [threading.Thread(target=assembled, args=(f"failover {i}", other.port, long)) for i in range(4)]
-            for thread in threads:
-                thread.start()
-            until(20, "the decode engine runs them", lambda: self.decode.running() >= 4, 0.02)
-            self.decode.kill_core()
-            with report.check("a stream ends with one error event, no [DONE], and well framed"):
-                got += b"".join(pieces)
-                answer = wire.Answer(status, headers, got, [])
-                lines = answer.lines()
-                need(b"[DONE]" not in lines, "[DONE]")
-                errors = [line for line in lines if "error" in json.loads(line)]
-                need(errors == lines[-1:], f"{len(errors)} errors, the last line {lines[-1][:200]!r}")
-                error = json.loads(errors[0])["error"]
-                need((error["message"], error["type"], error["code"]) == ("Upstream request failed", "decode", "failed"), error)
-                report.note(f"{len(lines) - 1} events, then {lines[-1].decode()}")
-            stream.close()
-            for thread in threads:
-                thread.join()
-            with report.check("an assembled answer fails as a gateway does"):
-                answer = outcome["pair"]
-                need(isinstance(answer, wire.Answer), answer)
-                report.note(f"assembled: {answer.status} {answer.body.decode()}")
-                need(answer.status in (502, 503, 504), answer.status)
-                need(answer.error()["type"] in ("decode", "prefill", "admission", "backend_unavailable"), answer.error())
-            for i in range(4):
-                with report.check(f"with another engine an assembled answer is served all the same, {i}"):
-                    answer = outcome[f"failover {i}"]
-                    need(isinstance(answer, wire.Answer), answer)
-                    same(meaning(answer), want)
-            for i in range(8):
-                with report.check(f"with another engine new requests are served, {i}"):
-                    body = cases.comp(cases.ONCE)
-                    same(meaning(ask(other.port, C, body | (USAGE if i % 2 else {}))), self.truth.of(C, body, True))
-            with report.check("new requests are refused at once"):
-                begun = time.monotonic()
-                answer = ask(router.port, C, cases.comp(cases.ONCE))
-                report.note(f"new request: {answer.status} {answer.body.decode()} after {time.monotonic() - begun:.2f} s")
-                need(answer.status in (502, 503), f"{answer.status} {answer.body[:200]!r}")
-            with report.check("the router sees that the role is empty"):
-                until(10, "/ready is 503", lambda: wire.fetch(router.port, "/ready").status == 503)
-                answer = wire.fetch(router.port, "/ready")
-                report.note(answer.body.decode())
-                answer = ask(router.port, C, cases.comp(cases.ONCE))
-                need(answer.status == 503 and answer.error()["code"] == "backend_unavailable" and answer.headers["retry-after"] == "1", f"{answer.status} {answer.body!r} {answer.headers}")
-            self.decode.stop()
-            self.decode.start()
-            self.recover(router, self.decode)
-            with report.check("and the other router uses it again"):
-                until(15, "two live engines", lambda: wire.fetch(other.port, "/health").json()["available_instances"] == 2)
-                before = self.decode.metric("generation_tokens_total")
-                for _ in range(4):
-                    meaning(ask(other.port, C, cases.comp(cases.ONCE)))
-                need(self.decode.metric("generation_tokens_total") > before, "it got nothing")
-            for name, r in (("pair", router), ("both", other)):
-                with report.check(f"the {name} router is at rest"):
-                    state = self.settle(r)
-                    report.note(f"{name}: served {state['served']}, failed {state['failed']}, rejected {state['admission']['rejected']}, retries {state['serving']['retry_attempts']}")
-
-    def prefill_stops(self, driver):
-        """SIGTERM: it answers 500 while it says it is healthy, then closes."""
-        report = self.report
-        with self.router("dying-prefill", driver, self.pair()) as router:
-            report.wants("prefill engine stops")
-            same(meaning(ask(router.port, C, cases.comp(cases.ONCE))), self.truth.of(C, cases.comp(cases.ONCE), True))
-            stream = Client(router.port).send("POST", C, ENDLESS | USAGE)
-            status, headers = stream.head()
-            pieces = stream.pieces(headers)
-            got = b"".join(next(pieces) for _ in range(5))
-            os.kill(self.prefill.child.pid, signal.SIGTERM)
-            seen = {}
-            with report.check("requests meanwhile are answered 502, 503 or 504, or served"):
-                begun = time.monotonic()
-                while time.monotonic() - begun < 4:
-                    body = cases.comp(f"{time.monotonic()} {cases.ONCE}", max_tokens=4)
-                    answer = ask(router.port, C, body)
-                    seen[answer.status] = seen.get(answer.status, 0) + 1
-                    need(answer.status in (200, 502, 503, 504), f"{answer.status} {answer.body!r}")
-                    if answer.status != 200:
-                        need(answer.error()["type"] in ("admission", "prefill", "backend_unavailable"), answer.error())
-                    time.sleep(0.05)
-                report.note(f"statuses {seen}")
-                need(seen.keys() - {200}, "none failed")
-            with report.check("a stream on the decode engine is not touched"):
-                got += b"".join(pieces)
-                same(meaning(wire.Answer(status, headers, got, [])), self.truth.of(C, ENDLESS, True))
-            stream.close()
-            self.prefill.stop()
-            with report.check("without it 503 backend_unavailable"):
-                until(10, "/ready is 503", lambda: wire.fetch(router.port, "/ready").status == 503)
-                answer = ask(router.port, C, cases.comp(cases.ONCE))
-                need(answer.status == 503 and answer.error()["code"] == "backend_unavailable", f"{answer.status} {answer.body!r}")
-            self.prefill.start()
-            self.recover(router, self.prefill)
-            with report.check("at rest"):
-                self.settle(router)
-
-    def recover(self, router, engine):
-        took = engine.wait()
-        with self.report.check("it recovers when the engine is back, first request served"):
-            until(15, "/ready is 200", lambda: wire.fetch(router.port, "/ready").status == 200)
-            body = cases.comp(cases.ONCE)
-            begun = time.monotonic()
-            same(meaning(ask(router.port, C, body | USAGE)), self.truth.of(C, body, True))
-            self.report.note(f"engine back after {took:.0f} s, first request {time.monotonic() - begun:.2f} s")
-            for _ in range(4):
-                same(meaning(ask(router.port, C, body)), self.truth.of(C, body, True))
+            need(delta(after, before, "retry_attempts") == 0, "retries")
+        self.report.note(f"round {number}: {usage} tokens, {events} events, {merged} of them with several tokens, {took:.2f} s, "
+                         f"{usage / took:.0f} tokens/s")
 
 
-def self_delta(after, before, name):
+def delta(after, before, name):
     return after["serving"][name] - before["serving"][name]
 
 
