@@ -261,6 +261,11 @@ fn stream(tape: &mut Tape, chat: bool) -> Whole {
             text.insert_str(0, tape.pick(&[&held as &str, &large]));
             text.push_str("data: [DONE]\n\n");
         }
+        9 => {
+            // More than a client's buffer holds.
+            text.push_str(&good[0].repeat(tape.below(256) + 200));
+            text.push_str("data: [DONE]\n\n");
+        }
         10 => text = text.replace('\n', tape.pick(&["\r\n", "\r"])) + "data: [DONE]\r\r",
         _ => text.push_str("data: [DONE]\n\n"),
     }

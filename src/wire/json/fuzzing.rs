@@ -32,7 +32,12 @@ pub fn fuzz(data: &[u8]) {
         .ok()
         .and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
     if let Some(value) = theirs {
-        let ours = Plain { data, strict: true }.whole();
+        // It passes unpaired surrogates in values that nobody reads.
+        let ours = Plain {
+            data,
+            strict: false,
+        }
+        .whole();
         let deep = depth(data) > limits::JSON_DEPTH_MAX;
         assert!(ours.is_some_and(|span| &data[span] == value.get().as_bytes()) || deep);
     }
