@@ -43,6 +43,8 @@ pub struct Connection {
     pub(super) legs: [LegSlot; SLOTS],
     /// Client bytes not used yet.
     pub(super) inbuf: Vec<u8>,
+    /// Bytes that it may hold before the client is not read: a whole head has room.
+    ahead_max: usize,
     /// How far `inbuf` was searched for the end of a head.
     pub(super) scanned: usize,
     /// The current request's body.
@@ -68,6 +70,8 @@ impl Connection {
             exchange: None,
             legs: Default::default(),
             inbuf: Vec::new(),
+            ahead_max: limits::PIPELINE_BYTES_MAX
+                .max(shard.snapshot.fleet.runtime.max_header_bytes),
             scanned: 0,
             body: None,
             client_ended: false,
@@ -243,8 +247,7 @@ impl Connection {
 
     /// Whether the client's socket should be read. While an exchange runs that is how a lost client is noticed.
     pub fn client_reads(&self) -> bool {
-        !self.client_ended
-            && (self.front == Front::Running || self.inbuf.len() < limits::PIPELINE_BYTES_MAX)
+        !self.client_ended && (self.front == Front::Running || self.inbuf.len() < self.ahead_max)
     }
 
     /// Bytes to offer for the next client read.

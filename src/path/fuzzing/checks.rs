@@ -58,7 +58,8 @@ impl World {
             limits::CLIENT_BUFFER_BYTES + 2 * (serving.max_response_bytes + limits::LEG_READ_BYTES);
         assert!(pending <= most, "{pending} bytes wait for the client");
         let ahead = self.conn.inbuf.len();
-        let most = limits::PIPELINE_BYTES_MAX + limits::CLIENT_BODY_READ_BYTES;
+        let head = self.shard.snapshot.fleet.runtime.max_header_bytes;
+        let most = limits::PIPELINE_BYTES_MAX.max(head) + limits::CLIENT_BODY_READ_BYTES;
         assert!(ahead <= most, "{ahead} bytes read ahead");
         if let Some(exchange) = self.conn.exchange.as_deref() {
             assert!(exchange.body.len() <= serving.max_request_bytes);

@@ -165,3 +165,23 @@ fn a_client_that_takes_nothing_is_cut() {
     calm.then(|w| w.advance(Duration::from_secs(2)));
     assert!(calm.0.is_closed());
 }
+
+/// Reading stopped at the pipeline's bound, in the middle of a head that its own limit allowed.
+// proves R-HTTP-3
+#[test]
+fn a_head_may_be_as_long_as_its_limit() {
+    let mut calm = Calm::new(ONE_LEG);
+    let mut snapshot = (*calm.0.shard.snapshot).clone();
+    snapshot.fleet.runtime.max_header_bytes = 1 << 20;
+    calm.0.shard.snapshot = std::sync::Arc::new(snapshot);
+    calm.0.conn = crate::path::accept::Connection::new(&mut calm.0.shard, calm.0.now, 1, true);
+    let field = format!("x: {}\r\n", "y".repeat(300_000));
+    calm.0
+        .upload(&[&HEALTH[..HEALTH.len() - 2], field.as_bytes(), b"\r\n"].concat());
+    for _ in 0..200 {
+        calm.then(|w| w.deliver(usize::MAX));
+    }
+    calm.then(|w| w.client_takes(usize::MAX));
+    let got = String::from_utf8_lossy(&calm.0.client.received);
+    assert!(got.starts_with("HTTP/1.1 200"), "{got}");
+}
