@@ -246,27 +246,35 @@ impl<R: Rt> ShardCell<R> {
 
     async fn read_mail(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
-            match self.mail.recv().await {
-                Mail::Answer { token, answer } => {
-                    self.deliver(token, ConnectionMail::Answer(answer));
+            let letter = self.mail.recv().await;
+            self.on_mail(letter, &listeners);
+        }
+    }
+
+    fn on_mail(&self, letter: Mail, listeners: &[Rc<R::Listener>]) {
+        match letter {
+            Mail::Answer { token, answer } => {
+                self.deliver(token, ConnectionMail::Answer(answer));
+            }
+            Mail::Close => {
+                self.closing.set(true);
+                for listener in listeners {
+                    R::stop_listening(listener);
                 }
-                Mail::Close => {
-                    self.closing.set(true);
-                    for listener in listeners.iter() {
-                        R::stop_listening(listener);
-                    }
-                    let all: Vec<_> = self.mailboxes.borrow().values().cloned().collect();
-                    for mailbox in all {
-                        mailbox.put(ConnectionMail::CloseIdle);
-                    }
+                let all: Vec<_> = self.mailboxes.borrow().values().cloned().collect();
+                for mailbox in all {
+                    mailbox.put(ConnectionMail::CloseIdle);
                 }
             }
         }
     }
 
-    /// What is due now and then. Also wakes the shard should a wake-up from another thread ever be missed.
-    async fn keep_house(self: Rc<Self>) {
+    /// What is due now and then. Reads the mail too, should a wake-up from another thread ever be missed.
+    async fn keep_house(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
+            while let Some(letter) = self.mail.try_recv() {
+                self.on_mail(letter, &listeners);
+            }
             self.shard.borrow_mut().date = encode::http_date(unix_seconds());
             let (idle, counts) = {
                 let mut pool = self.pool.borrow_mut();
@@ -299,8 +307,9 @@ pub async fn run<R: Rt>(
     for listener in &listeners {
         R::spawn(cell.clone().accept(listener.clone()));
     }
-    R::spawn(cell.clone().keep_house());
-    cell.read_mail(Rc::new(listeners)).await;
+    let listeners = Rc::new(listeners);
+    R::spawn(cell.clone().keep_house(listeners.clone()));
+    cell.read_mail(listeners).await;
     Ok(())
 }
 
