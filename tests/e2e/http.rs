@@ -717,7 +717,7 @@ fn resident_bytes(world: &World) -> usize {
 #[test]
 fn garbage_on_one_connection_leaves_others_alone() {
     everywhere(|setup| {
-        let mut world = World::start(setup, &Fleet::pairs());
+        let world = World::start(setup, &Fleet::pairs());
         let mut held = Vec::new();
         for byte in 0..=255u8 {
             let mut client = world.connect();

@@ -171,7 +171,7 @@ fn open_admission_predicts_nothing() {
 fn a_signal_drains_and_a_second_one_ends() {
     everywhere(|setup| {
         let fleet = Fleet::pairs().with("serving", "drain_window_s", 1.0);
-        let mut world = World::start(setup, &fleet);
+        let world = World::start(setup, &fleet);
         let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\n";
         world.engines.script(&json!({"decode": {"chunks": [
             event, {"delay_ms": 1500}, event, "data: [DONE]\n\n",
@@ -206,7 +206,7 @@ fn a_signal_drains_and_a_second_one_ends() {
         assert_eq!(world.exit_code(), Some(0), "{}", world.said());
 
         // Twice: at once, whatever runs.
-        let mut world = World::start(
+        let world = World::start(
             setup,
             &Fleet::pairs().with("serving", "drain_window_s", 60.0),
         );
@@ -234,7 +234,7 @@ fn a_drain_ends_even_if_an_exchange_does_not() {
             .with("serving", "drain_window_s", 0.2)
             .with("serving", "graceful_timeout_s", 0.5)
             .with("engine", "decode_read_timeout_s", 0);
-        let mut world = World::start(setup, &fleet);
+        let world = World::start(setup, &fleet);
         let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\n";
         world
             .engines

@@ -147,7 +147,7 @@ impl Fleet {
 pub struct World {
     pub addr: SocketAddr,
     pub engines: Engines,
-    child: Child,
+    child: Mutex<Child>,
     dir: PathBuf,
     said: Arc<Mutex<String>>,
 }
@@ -198,7 +198,7 @@ impl World {
         let mut world = World {
             addr: SocketAddr::from(([127, 0, 0, 1], 0)),
             engines,
-            child,
+            child: Mutex::new(child),
             dir,
             said,
         };
@@ -214,9 +214,11 @@ impl World {
         world
     }
 
-    /// Everything the router wrote to stderr.
+    /// Everything the router wrote to stderr, and how it ended if it did.
     pub fn said(&self) -> String {
-        lock(&self.said).clone()
+        let ended = lock(&self.child).try_wait().ok().flatten();
+        let ended = ended.map_or_else(String::new, |status| format!("(it ended: {status})"));
+        lock(&self.said).clone() + &ended
     }
 
     pub fn connect(&self) -> Client {
@@ -239,7 +241,13 @@ impl World {
         client.send(&client::get("/narwhal/state"));
         let answer = client.answer();
         let how = if client.eof { "closed" } else { "silent" };
-        assert_eq!(answer.status, Some(200), "{how}: {}", answer.text());
+        assert_eq!(
+            answer.status,
+            Some(200),
+            "{how}: {}\n{}",
+            answer.text(),
+            self.said()
+        );
         answer.json()
     }
 
@@ -272,12 +280,12 @@ impl World {
 
     /// The id of the process.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        lock(&self.child).id()
     }
 
     /// Whether the process still runs.
-    pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    pub fn is_alive(&self) -> bool {
+        matches!(lock(&self.child).try_wait(), Ok(None))
     }
 
     /// Sends a signal, as an operator would.
@@ -288,10 +296,10 @@ impl World {
     }
 
     /// The exit code once the process has ended by itself.
-    pub fn exit_code(&mut self) -> Option<i32> {
+    pub fn exit_code(&self) -> Option<i32> {
         let mut status = None;
         let ended = poll(PATIENCE, || {
-            status = self.child.try_wait().ok().flatten();
+            status = lock(&self.child).try_wait().ok().flatten();
             status.is_some()
         });
         assert!(ended, "the router does not end\n{}", self.said());
@@ -309,10 +317,11 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let said = self.said();
+        let mut child = lock(&self.child);
+        let _ = child.kill();
+        let _ = child.wait();
         if thread::panicking() {
-            let said = self.said();
             let tail = said.len().saturating_sub(4000);
             eprintln!("the router said:\n{}", said.get(tail..).unwrap_or(&said));
         }
