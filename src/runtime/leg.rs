@@ -1,7 +1,7 @@
 //! A leg slot's socket: dials, sends and reads for one engine request at a time, as the machine commands.
 //!
-//! Halves and buffer are here while no operation holds them; an operation owns what it uses. Invariant: a leg that holds a connection counts
-//! among its engine's until it is parked or dropped.
+//! Halves and buffer are here while no operation holds them; an operation owns what it uses. Invariant: a leg that holds a
+//! connection counts among its engine's until it is parked or dropped.
 
 use std::io;
 use std::net::SocketAddr;

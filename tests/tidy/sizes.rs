@@ -16,7 +16,11 @@ const WIDTH_MAX: usize = 140;
 const CODE_WIDTH_MAX: usize = 100;
 
 /// A file, its lines at most, why.
-const LONG_FILES: &[(&str, usize, &str)] = &[];
+const LONG_FILES: &[(&str, usize, &str)] = &[(
+    "src/wire/json.rs",
+    476,
+    "one grammar in one place: a cursor's steps call each other",
+)];
 
 /// A file, a function, its lines at most, why.
 const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
