@@ -84,6 +84,10 @@ replay! {
     response_head splice sse_lines stub_request
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long to walk is wall time; what is walked is not"
+)]
 fn replay(name: &str) {
     let (_, body) = TARGETS.iter().find(|row| row.0 == name).expect("a row");
     let seeds = corpus(name);
