@@ -48,7 +48,8 @@ const MAIL_MAX: usize = 1024;
 
 /// Starts everything; returns once clients are accepted.
 pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
-    let clock = MonotonicClock::new();
+    // The first clock of the process sets zero for all of them.
+    let _zero = MonotonicClock::new();
     let runtime = snapshot.fleet.runtime.clone();
     let (driver, fallback) =
         boot::choose_driver(choice(runtime.driver)).map_err(Failure::failed)?;
@@ -120,7 +121,6 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         &addresses,
         control.admin_address,
     );
-    let _ = clock;
     Ok(Router {
         addresses,
         admin_address: control.admin_address,

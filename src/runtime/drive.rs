@@ -1,7 +1,7 @@
 //! One task per client connection: turns what sockets do into inputs of the [`Connection`] machine, and its wishes into operations.
 //!
 //! The task owns both directions of the client's socket and of its legs'. Every operation lives in a slot that is polled until it is
-//! ready, so no read of a connection that lives on is ever dropped (RUNTIME note: under io_uring that loses bytes). A leg that is to be
+//! ready, so no read of a connection that lives on is ever dropped (under io_uring that loses bytes). A leg that is to be
 //! cut has its operation and halves dropped together. The order of polling is fixed: client write, legs, client read, mail, timer.
 
 use std::future::{Future, poll_fn};
