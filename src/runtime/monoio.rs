@@ -89,8 +89,14 @@ impl ReadHalf for Reader {
         if len == buf.capacity() {
             return (Err(io::ErrorKind::InvalidInput.into()), buf, self);
         }
-        let (got, slice) = self.half.read(buf.slice_mut(len..)).await;
-        (got, slice.into_inner(), self)
+        let mut slice = buf.slice_mut(len..);
+        loop {
+            let got;
+            (got, slice) = self.half.read(slice).await;
+            if !interrupted(&got) {
+                return (got, slice.into_inner(), self);
+            }
+        }
     }
 
     fn is_quiet(&self) -> bool {
@@ -107,13 +113,24 @@ impl WriteHalf for Writer {
         if from >= buf.len() {
             return (Ok(0), buf, self);
         }
-        let (sent, slice) = self.half.write(buf.slice(from..)).await;
-        (sent, slice.into_inner(), self)
+        let mut slice = buf.slice(from..);
+        loop {
+            let sent;
+            (sent, slice) = self.half.write(slice).await;
+            if !interrupted(&sent) {
+                return (sent, slice.into_inner(), self);
+            }
+        }
     }
 
     fn shutdown(&mut self) -> io::Result<()> {
         socket::with_socket(self.fd, |s| s.shutdown(net::Shutdown::Write))
     }
+}
+
+/// Nothing was done and nothing is wrong: the process was stopped and goes on (signal(7)).
+fn interrupted(done: &io::Result<usize>) -> bool {
+    matches!(done, Err(error) if error.kind() == io::ErrorKind::Interrupted)
 }
 
 fn split(stream: TcpStream) -> io::Result<(Reader, Writer)> {

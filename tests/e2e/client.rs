@@ -78,7 +78,7 @@ impl Client {
             .set_read_timeout(Some(wait.max(Duration::from_millis(1))))
             .expect("a time-out");
         let mut some = [0; 65536];
-        match self.stream.read(&mut some) {
+        match read_uninterrupted(&mut self.stream, &mut some) {
             Ok(n) if n > 0 => {
                 self.buf.extend_from_slice(&some[..n]);
                 true
@@ -211,6 +211,16 @@ impl Client {
             if !self.more(left(until)) {
                 return None;
             }
+        }
+    }
+}
+
+/// Reads once. A process that was stopped and goes on finds its bounded reads interrupted (signal(7)): that is no end.
+pub fn read_uninterrupted(stream: &mut TcpStream, some: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(some) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            done => return done,
         }
     }
 }

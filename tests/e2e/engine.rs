@@ -13,7 +13,7 @@
 //! Invariant: whatever waits here also watches the socket, so the moment at which the router leaves is seen and kept.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
+
+use super::client;
 
 const CREATED: u64 = 1_700_000_000;
 const DEFAULT_TOKENS: u64 = 16;
@@ -261,7 +263,7 @@ impl Serving<'_> {
     /// Reads once. With a read time-out set, `Ok` may also mean that nothing came.
     fn read(&mut self) -> Result<(), Over> {
         let mut some = [0; 16384];
-        match self.stream.read(&mut some) {
+        match client::read_uninterrupted(&mut self.stream, &mut some) {
             Ok(n) if n > 0 => self.buf.extend_from_slice(&some[..n]),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             _ => return Err(self.gone()),

@@ -248,3 +248,53 @@ fn a_drain_ends_even_if_an_exchange_does_not() {
         assert!(signalled.elapsed() < Duration::from_secs(10));
     });
 }
+
+/// A debugger, a cgroup freezer or a moved machine stops the process for a while: every pending system call then ends
+/// interrupted, which is no fault of any peer.
+#[test]
+fn a_router_that_was_stopped_goes_on_where_it_was() {
+    everywhere(|setup| {
+        let world = World::start(setup, &Fleet::pairs());
+        let slow = json!({"decode": [{"chunks": [
+            "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\n",
+            {"delay_ms": 300},
+            "data: {\"choices\":[{\"index\":0,\"text\":\"b\",\"token_ids\":[2]}]}\n\n",
+            "data: [DONE]\n\n",
+        ]}]});
+        world.engines.script(&slow);
+        let mut idle = world.connect();
+        idle.send(&client::post(TEXT, &prompt(false))[..40]);
+        let mut streaming = world.connect();
+        streaming.send(&client::post(TEXT, &prompt(true)));
+        let head = streaming.begin_answer(1);
+        assert_eq!(head.status, Some(200));
+        for _ in 0..3 {
+            world.signal("STOP");
+            world.until("stopped", |world| process_state(world.id()) == Some('T'));
+            world.signal("CONT");
+            world.until("running", |world| process_state(world.id()) != Some('T'));
+        }
+        let mut rest = Vec::new();
+        while streaming.more(PATIENCE) {
+            rest.clone_from(&streaming.buf);
+            if rest.ends_with(b"0\r\n\r\n") {
+                break;
+            }
+        }
+        assert!(
+            rest.ends_with(b"0\r\n\r\n"),
+            "{}",
+            String::from_utf8_lossy(&rest)
+        );
+        idle.send(&client::post(TEXT, &prompt(false))[40..]);
+        assert_eq!(idle.answer().status, Some(200), "{setup:?}");
+        assert_eq!(world.post(TEXT, &prompt(false)).status, Some(200));
+        assert_eq!(number(&world.at_rest(), "/served"), 3, "{setup:?}");
+    });
+}
+
+/// The letter of proc(5) `stat`.
+fn process_state(id: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
