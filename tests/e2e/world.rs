@@ -50,11 +50,16 @@ impl Setup {
     }
 }
 
-/// Runs a test on both drivers, with one shard and with two, and says of each failure where it was.
+/// Runs a test on both drivers, with one shard and with two.
 pub fn everywhere(test: impl Fn(Setup) + Sync) {
+    in_each(&Setup::all(), test);
+}
+
+/// Runs a test in each of these, at the same time, and says of each failure where it was.
+pub fn in_each(setups: &[Setup], test: impl Fn(Setup) + Sync) {
     let failures = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for setup in Setup::all() {
+        for &setup in setups {
             let (test, failures) = (&test, &failures);
             scope.spawn(move || {
                 if let Err(why) = panic::catch_unwind(AssertUnwindSafe(|| test(setup))) {
