@@ -150,12 +150,27 @@ fn curl_sends_large_bodies_and_bodies_in_chunks() {
     let mut large = prompt(false);
     large["prompt"] = json!("Say it. ".repeat(200_000));
     let rows: [(&str, Value, &[&str], bool); 4] = [
-        ("large", large.clone(), &["-H", "expect: 100-continue"], true),
-        ("chunked", prompt(false), &["-H", "transfer-encoding: chunked"], false),
+        (
+            "large",
+            large.clone(),
+            &["-H", "expect: 100-continue"],
+            true,
+        ),
+        (
+            "chunked",
+            prompt(false),
+            &["-H", "transfer-encoding: chunked"],
+            false,
+        ),
         (
             "large and chunked",
             large.clone(),
-            &["-H", "transfer-encoding: chunked", "-H", "expect: 100-continue"],
+            &[
+                "-H",
+                "transfer-encoding: chunked",
+                "-H",
+                "expect: 100-continue",
+            ],
             true,
         ),
         ("large, not asking", large, &["-H", "expect:"], false),
@@ -199,7 +214,10 @@ fn curl_asks_for_heads_and_uses_its_connection_again() {
         }
         let (text, chat_url) = (format!("{base}{TEXT}"), format!("{base}{CHAT}"));
         let (first, second) = (prompt(true).to_string(), chat(false).to_string());
-        let (models, shown) = (format!("{base}/v1/models"), "%{num_connects} %{http_code}\n");
+        let (models, shown) = (
+            format!("{base}/v1/models"),
+            "%{num_connects} %{http_code}\n",
+        );
         // Each shows how many connections it made.
         let one = |url, body| ["-o", "/dev/null", "-w", shown, "-d", body, url];
         let args = [

@@ -110,10 +110,12 @@ fn make_python() -> Result<PathBuf, String> {
     let probe = format!(
         "import ensurepip, sys, venv; print(sys.version, sys.base_prefix); sys.exit(sys.version_info < {PYTHON_MIN})"
     );
-    let found = ["python3", "/usr/bin/python3"].into_iter().find_map(|name| {
-        let version = output(Command::new(name).args(["-c", &probe])).ok()?;
-        Some((name, version))
-    });
+    let found = ["python3", "/usr/bin/python3"]
+        .into_iter()
+        .find_map(|name| {
+            let version = output(Command::new(name).args(["-c", &probe])).ok()?;
+            Some((name, version))
+        });
     let (name, version) = found.ok_or_else(|| {
         format!(
             "needs Python from {PYTHON_MIN} on with venv (apt-get install python3 python3-venv)"
@@ -206,7 +208,10 @@ fn output(command: &mut Command) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    let said: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let said: Vec<&str> = said
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
     let said = said[said.len().saturating_sub(3)..].join(" | ");
     let how = done.status;
     Err(format!("cannot be installed, {how} (no network?): {said}"))

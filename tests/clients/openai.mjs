@@ -129,7 +129,8 @@ await run({
         assert.ok(calls(want.message).length > 0, stream);
         assert.deepEqual(calls(merged.message), calls(want.message), stream);
         assert.deepEqual(calls(whole.message), calls(want.message), stream);
-        assert.equal(whole.message.content, merged.message.content, stream);
+        // Where there is none, the SDK says null and the engine's stream "".
+        assert.equal(whole.message.content || null, merged.message.content || null, stream);
         assert.equal(whole.finish_reason, want.finish_reason, stream);
         assert.equal(merged.finish_reason, want.finish_reason, stream);
       });
@@ -182,13 +183,14 @@ await run({
   },
 
   async "faults of the fleet"() {
+    const once = await World.start({ max_attempts: 1 });
     for (const stream of [false, true]) {
       for (const leg of ["prefill", "decode"]) {
         for (const [status, answer] of [[500, 502], [504, 504]]) {
-          await PAIR.script({ [leg]: { status, body: "secret" } });
-          await PAIR.counts({ failed: 1 }, async () => {
+          await once.script({ [leg]: { status, body: "secret" } });
+          await once.counts({ failed: 1 }, async () => {
             const failed = { status: answer, type: leg, code: leg };
-            await raises(OpenAI.InternalServerError, failed, chat(client(PAIR), { stream }));
+            await raises(OpenAI.InternalServerError, failed, chat(client(once), { stream }));
           });
         }
       }

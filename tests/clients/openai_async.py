@@ -73,9 +73,10 @@ async def test_errors_have_their_types():
                 await chat(sdk, model="another")
             with raises(openai.BadRequestError, status_code=400):
                 await chat(sdk, n=2)
+        # The only engine of its kind fails, and none is left to try.
         PAIR.script(prefill={"status": 500, "body": "secret"})
         with PAIR.counts(failed=1):
-            with raises(openai.InternalServerError, status_code=502, code="prefill"):
+            with raises(openai.InternalServerError, status_code=503, code="backend_unavailable"):
                 await chat(sdk)
         PAIR.script(decode={"chunks": [event("a"), {"reset": True}]})
         with PAIR.counts(failed=1):

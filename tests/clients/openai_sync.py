@@ -192,13 +192,14 @@ def test_faults_of_the_request():
 
 
 def test_faults_of_the_fleet():
+    once = World(max_attempts=1)
     for stream in (False, True):
         for leg in ("prefill", "decode"):
             for status, answer in ((500, 502), (504, 504)):
-                PAIR.script(**{leg: {"status": status, "body": "secret"}})
-                with PAIR.counts(failed=1):
+                once.script(**{leg: {"status": status, "body": "secret"}})
+                with once.counts(failed=1):
                     with raises(openai.InternalServerError, status_code=answer, type=leg, code=leg):
-                        chat(client(PAIR), stream=stream)
+                        chat(client(once), stream=stream)
     headless = World(roles=["prefill"])
     with raises(openai.InternalServerError, status_code=503, code="backend_unavailable") as caught:
         chat(client(headless))

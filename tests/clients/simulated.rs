@@ -33,7 +33,11 @@ impl Simulated {
         let mut child = command.spawn().expect("engines start");
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let (tell, told) = mpsc::channel();
-        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| tell.send(line))
+        });
         let mut engines = Simulated {
             child,
             addresses: Vec::new(),

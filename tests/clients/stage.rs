@@ -77,7 +77,11 @@ impl Drop for Suite {
 fn lines(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (tell, told) = mpsc::channel();
     let lines = BufReader::new(pipe).lines();
-    thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    thread::spawn(move || {
+        lines
+            .map_while(Result::ok)
+            .try_for_each(|line| tell.send(line))
+    });
     told
 }
 
@@ -139,7 +143,9 @@ impl Stage {
             for (key, value) in ask["serving"].as_object().into_iter().flatten() {
                 fleet = fleet.with("serving", key, value.clone());
             }
-            fleet.await_ready = ["prefill", "decode"].iter().all(|role| roles.contains(role));
+            fleet.await_ready = ["prefill", "decode"]
+                .iter()
+                .all(|role| roles.contains(role));
             (World::start(self.setup, &fleet), None)
         };
         let engines: Vec<String> = simulated
