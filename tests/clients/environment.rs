@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Seconds that one step of an installation may take.
 const STEP_S: &str = "600";
-/// What the pinned packages need at least.
-const PYTHON_MIN: &str = "(3, 10)";
+/// What the pinned packages need at least: Debian 12 has these.
+const PYTHON_MIN: (u32, u32) = (3, 11);
 const NODE_MIN: u32 = 18;
 
 /// The suites and their lock files.
@@ -107,8 +107,10 @@ fn needed(
 }
 
 fn make_python() -> Result<PathBuf, String> {
+    let (major, minor) = PYTHON_MIN;
     let probe = format!(
-        "import ensurepip, sys, venv; print(sys.version, sys.base_prefix); sys.exit(sys.version_info < {PYTHON_MIN})"
+        "import ensurepip, sys, venv; print(sys.version, sys.base_prefix); \
+         sys.exit(sys.version_info < ({major}, {minor}))"
     );
     let found = ["python3", "/usr/bin/python3"]
         .into_iter()
@@ -118,7 +120,7 @@ fn make_python() -> Result<PathBuf, String> {
         });
     let (name, version) = found.ok_or_else(|| {
         format!(
-            "needs Python from {PYTHON_MIN} on with venv (apt-get install python3 python3-venv)"
+            "needs Python from {major}.{minor} on and its venv (apt-get install python3 python3-venv)"
         )
     })?;
     let locked = folder().join("requirements.txt");
@@ -129,7 +131,9 @@ fn make_python() -> Result<PathBuf, String> {
         pip.arg(STEP_S).arg(place.join("bin/python"));
         pip.args(["-m", "pip", "install", "--quiet", "--no-input"]);
         pip.args(["--disable-pip-version-check", "--only-binary", ":all:"]);
-        output(pip.arg("--requirement").arg(&locked)).map(drop)
+        pip.args(["--retries", "2", "--timeout", "60"]);
+        let done = output(pip.arg("--requirement").arg(&locked));
+        done.map(drop).map_err(|why| registry("pip", &why))
     })
 }
 
@@ -153,8 +157,15 @@ fn make_node() -> Result<PathBuf, String> {
         }
         let mut npm = Command::new("timeout");
         npm.args([STEP_S, "npm", "ci", "--no-audit", "--no-fund"]);
-        npm.args(["--ignore-scripts", "--loglevel", "error"]);
-        output(npm.current_dir(place)).map(drop)
+        npm.args([
+            "--ignore-scripts",
+            "--loglevel",
+            "error",
+            "--fetch-timeout",
+            "60000",
+        ]);
+        let done = output(npm.current_dir(place));
+        done.map(drop).map_err(|why| registry("npm", &why))
     })
 }
 
@@ -199,7 +210,12 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// What a command prints, or the last that it says when it fails.
+/// Why packages could not be installed.
+fn registry(installer: &str, why: &str) -> String {
+    format!("needs the network, with a package registry that {installer} can use: {why}")
+}
+
+/// What a command prints, or how it failed and the first that it says of that.
 fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().display().to_string();
     let done = command.stdin(Stdio::null()).output();
@@ -207,12 +223,10 @@ fn output(command: &mut Command) -> Result<String, String> {
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    let said: Vec<&str> = said
+    let said = String::from_utf8_lossy(&done.stderr);
+    let errors = said
         .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let said = said[said.len().saturating_sub(3)..].join(" | ");
-    let how = done.status;
-    Err(format!("cannot be installed, {how} (no network?): {said}"))
+        .filter(|line| line.to_lowercase().contains("error"));
+    let errors: Vec<&str> = errors.take(3).collect();
+    Err(format!("{}: {}", done.status, errors.join("; ")))
 }
