@@ -16,7 +16,7 @@ use super::simulated::{Simulated, fleet};
 use super::world::{Setup, World, number, poll};
 
 /// How long a suite may run.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs a suite to its end. Nothing of this machine's settings reaches it.
 pub fn play(setup: Setup, mut command: Command) {
