@@ -169,7 +169,7 @@ pub fn prefill_answer(answer: &[u8]) -> Result<PrefillAnswer, NotJson> {
 }
 
 /// The edits, without the last (the model's) when the client's own name is the fleet's: its bytes then stay.
-fn with_model<'s, 'e>(
+pub(super) fn with_model<'s, 'e>(
     edits: &'s [(&'static str, Edit<'e>)],
     req: &Request,
 ) -> &'s [(&'static str, Edit<'e>)] {
