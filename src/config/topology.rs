@@ -54,6 +54,12 @@ impl Snapshot {
         self.engines.get(id.index())
     }
 
+    /// Where decode engines meet this prefill engine (SGLang).
+    pub fn bootstrap(&self, id: EngineId) -> Option<(&str, u16)> {
+        let engine = self.fleet.engines.get(id.index())?;
+        Some((engine.bootstrap_host.as_deref()?, engine.bootstrap_port?))
+    }
+
     /// For operators' requests and reloads; legs know the id.
     pub fn by_iid(&self, iid: &str) -> Option<&EngineView> {
         self.engines.iter().find(|engine| engine.iid == iid)

@@ -65,6 +65,14 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
     }
 }
 
+/// One leg on any engine: for servers that know no roles.
+pub fn place_one(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement> {
+    let usable = |c: &&Candidate| c.available && !avoid.has_failed(c.id);
+    let best = fleet.iter().filter(usable);
+    let best = best.min_by(|a, b| rank.order(fleet.len(), a, b))?;
+    Some(Placement::OneLeg { engine: best.id })
+}
+
 /// A decode engine for a handoff that `producer` holds.
 pub fn place_decode(
     fleet: &[Candidate],
@@ -258,6 +266,20 @@ mod tests {
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), None);
         avoid.clear();
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(0, 2));
+    }
+
+    // proves R-LEG-5
+    #[test]
+    fn servers_without_roles_get_whole_requests() {
+        let f = fleet("D3 P1 B2 d0!");
+        let mut avoid = Avoid::default();
+        for want in [one(1), one(2), one(0), None] {
+            let got = place_one(&f, &avoid, Rank::LeastTokens);
+            assert_eq!(got, want);
+            if let Some(Placement::OneLeg { engine }) = got {
+                avoid.failed(engine);
+            }
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Line {
     decode_requests: AtomicU32,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
+    /// KV of handoffs that were never fetched, until their leases end.
+    orphaned_tokens: AtomicU64,
     live: AtomicBool,
     ejected: AtomicBool,
     /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
@@ -67,6 +69,7 @@ impl Board {
                 decode_requests: AtomicU32::new(0),
                 prefill_tokens: AtomicU64::new(0),
                 decode_tokens: AtomicU64::new(0),
+                orphaned_tokens: AtomicU64::new(0),
                 live: AtomicBool::new(true),
                 ejected: AtomicBool::new(false),
                 tokenize_missing: AtomicBool::new(false),
@@ -113,6 +116,29 @@ impl Board {
         let before = outstanding.fetch_sub(tokens, Ordering::Relaxed);
         assert!(before >= tokens, "more tokens came back than went out");
     }
+
+    pub fn hold_kv(&self, engine: EngineId, tokens: u64) -> KvHold {
+        let held = &self.line(engine).orphaned_tokens;
+        held.fetch_add(tokens, Ordering::Relaxed);
+        KvHold { engine, tokens }
+    }
+
+    pub fn release_kv(&self, hold: KvHold) {
+        let held = &self.line(hold.engine).orphaned_tokens;
+        let before = held.fetch_sub(hold.tokens, Ordering::Relaxed);
+        assert!(
+            before >= hold.tokens,
+            "more tokens came back than were held"
+        );
+    }
+}
+
+/// KV that stays on an engine though no request is there.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "held KV has to be released"]
+pub struct KvHold {
+    engine: EngineId,
+    tokens: u64,
 }
 
 impl FaultClass {
@@ -141,8 +167,8 @@ impl FaultClass {
 impl Line {
     /// Tokens of both phases that this router has outstanding there.
     pub fn outstanding_tokens(&self) -> u64 {
-        let prefill = self.prefill_tokens.load(Ordering::Relaxed);
-        prefill + self.decode_tokens.load(Ordering::Relaxed)
+        let load = |tokens: &AtomicU64| tokens.load(Ordering::Relaxed);
+        load(&self.prefill_tokens) + load(&self.decode_tokens) + load(&self.orphaned_tokens)
     }
 
     pub fn requests(&self, phase: Phase) -> u32 {

@@ -7,6 +7,10 @@ pub mod board;
 
 pub mod budget;
 
+pub mod orphans;
+
+pub mod rooms;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +32,8 @@ use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
 use board::{Board, Phase};
 use budget::{Credits, Gate};
+use orphans::Orphans;
+use rooms::Rooms;
 
 /// What all shards of a router share.
 #[derive(Debug)]
@@ -53,7 +59,9 @@ pub struct Shard {
     pub prng: Prng,
     /// The `date` field, refreshed by the runtime once a second.
     pub date: [u8; 29],
+    pub rooms: Rooms,
     buffers: Vec<Vec<u8>>,
+    orphans: Orphans,
     counters: Vec<Counter>,
     turn: u64,
     asks: VecDeque<ControlRequest>,
@@ -148,7 +156,9 @@ impl Shard {
             times,
             prng: Prng::new(seed),
             date: encode::http_date(0),
+            rooms: Rooms::new(id),
             buffers: Vec::new(),
+            orphans: Orphans::default(),
             counters: vec![Counter::default(); engines],
             turn: 0,
             asks: VecDeque::new(),
@@ -232,14 +242,13 @@ impl Shard {
         } else {
             exchange.route.path()
         });
-        let mut id = [0u8; 36 + 16];
-        let id = leg_id(&mut id, &exchange.id, exchange.attempt, kind);
+        let id = exchange.leg_id(kind);
         let key = self.snapshot.fleet.engine.api_key.as_ref();
         let bearer = key.map(|key| format!("Bearer {}", key.expose()));
         let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(8);
         fields.push(("content-type", b"application/json"));
         fields.push(("accept-encoding", b"identity"));
-        fields.push(("x-request-id", id));
+        fields.push(("x-request-id", id.as_bytes()));
         if let Some(bearer) = &bearer {
             fields.push(("authorization", bearer.as_bytes()));
         }
@@ -256,6 +265,20 @@ impl Shard {
         );
         out.extend_from_slice(body);
         out
+    }
+
+    /// A handoff made at `made` will not be fetched: its blocks stay on the producer until their lease ends, where it is known.
+    pub fn orphaned(&mut self, producer: EngineId, tokens: u64, made: Instant) {
+        self.count(Cell::OrphanedHandoffs);
+        if let Some(lease) = self.snapshot.fleet.engine.kv_lease {
+            let board = &self.shared.board;
+            self.orphans.add(board, producer, tokens, made + lease);
+        }
+    }
+
+    /// Forgets orphans whose lease has ended.
+    pub fn end_leases(&mut self, now: Instant) {
+        self.orphans.end_leases(&self.shared.board, now);
     }
 
     // ── what the router says of itself ──
@@ -370,16 +393,4 @@ impl From<&board::Line> for EngineLine {
             ejected: line.is_ejected(),
         }
     }
-}
-
-/// `<rid>-a<attempt>-<leg>`; a count carries the request's own id.
-fn leg_id<'a>(buf: &'a mut [u8; 52], id: &[u8; 36], attempt: u32, kind: Leg) -> &'a [u8] {
-    buf[..36].copy_from_slice(id);
-    if kind == Leg::Tokenize {
-        return &buf[..36];
-    }
-    let tail = format!("-a{attempt}-{}", kind.name());
-    let end = 36 + tail.len().min(16);
-    buf[36..end].copy_from_slice(&tail.as_bytes()[..end - 36]);
-    &buf[..end]
 }
