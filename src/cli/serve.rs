@@ -9,7 +9,6 @@ use super::Failure;
 use super::flags;
 use super::router::{self, Plan};
 use crate::base::limits;
-use crate::base::units::Dialect;
 use crate::config;
 use crate::config::checked::{Admission, Fleet};
 use crate::config::topology::Snapshot;
@@ -80,7 +79,6 @@ fn override_runtime(fleet: &mut Fleet, args: &flags::Serve) -> Result<(), Failur
 /// What a file may ask and this version cannot do. Serving as if it had not been asked would be worse than not serving.
 pub fn supported(fleet: &Fleet) -> Result<(), String> {
     let runtime = &fleet.runtime;
-    let engine = &fleet.engine;
     let asks = [
         (
             fleet.serving.admission == Admission::Predictive,
@@ -96,16 +94,8 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
             "serving.prefill_concurrency, decode_concurrency: limits of a phase are not available in this version; write 0",
         ),
         (
-            runtime.client_keepalive.is_some(),
-            "runtime.client_keepalive_s: comments to waiting clients are not available in this version; write 0",
-        ),
-        (
             !runtime.cors_origins.is_empty(),
             "runtime.cors_origins: CORS is not available in this version; leave it empty",
-        ),
-        (
-            engine.dialect != Dialect::Vllm,
-            "engine.dialect: only `vllm` is available in this version",
         ),
         (
             fleet.engines.iter().any(|e| e.url.tls),

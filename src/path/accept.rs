@@ -10,6 +10,7 @@ use super::leg::{LegCommand, LegSlot, State};
 use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
+use crate::base::units::Leg;
 use crate::metrics::histogram::Series;
 use crate::shard::Shard;
 use crate::wire::h1::body::BodyDecoder;
@@ -54,6 +55,8 @@ pub struct Connection {
     pub(super) loopback: bool,
     /// This connection's address for mail from the control thread.
     pub(super) token: u64,
+    /// When output last went to the client.
+    pub(super) last_sent: Instant,
     shut: bool,
 }
 
@@ -77,6 +80,7 @@ impl Connection {
             client_ended: false,
             loopback,
             token,
+            last_sent: now,
             shut: false,
         }
     }
@@ -173,25 +177,27 @@ impl Connection {
         if let Some(exchange) = &self.exchange {
             let connect = now + shard.snapshot.fleet.engine.connect_timeout;
             self.io
-                .bound_leg(slot, connect.min(exchange.marks.leg_bound));
+                .bound_leg(slot, connect.min(exchange.marks.leg_bound[slot]));
         }
     }
 
     /// The leg in `slot` has its connection; its request goes out.
     pub fn leg_connected(&mut self, slot: usize) {
-        if let Some(exchange) = &self.exchange {
-            self.io.bound_leg(slot, exchange.marks.leg_bound);
+        if let (Some(exchange), false) = (&self.exchange, self.legs[slot].drains()) {
+            self.io.bound_leg(slot, exchange.marks.leg_bound[slot]);
         }
     }
 
     /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.
     pub fn leg_sent(&mut self, shard: &Shard, now: Instant, slot: usize, reused: bool) {
         self.legs[slot].sent(reused);
-        if let Some(exchange) = &self.exchange {
-            self.io.bound_leg(slot, exchange.marks.leg_bound);
+        if let (Some(exchange), false) = (&mut self.exchange, self.legs[slot].drains()) {
+            exchange.handoff.dispatched |=
+                self.legs[slot].kind == Some(Leg::Decode) && exchange.handoff_rides();
+            self.io.bound_leg(slot, exchange.marks.leg_bound[slot]);
             shard
                 .times
-                .record(Series::Connect, now.since(exchange.marks.leg_opened));
+                .record(Series::Connect, now.since(exchange.marks.leg_opened[slot]));
         }
     }
 
@@ -214,6 +220,7 @@ impl Connection {
                     self.after(shard, now);
                 }
                 Timer::Stall => self.cut(shard, now),
+                Timer::KeepAlive => self.keep_alive(shard, now),
             }
         }
     }
@@ -235,6 +242,7 @@ impl Connection {
     /// Everything to write now, and the offset where it begins.
     pub fn take_output(&mut self, shard: &Shard, now: Instant) -> Option<(Vec<u8>, usize)> {
         let taken = self.io.out.take()?;
+        self.last_sent = now;
         self.client_progress(shard, now);
         Some(taken)
     }
@@ -242,7 +250,8 @@ impl Connection {
     /// Whether the leg's socket should be read: not while the client's buffer is full.
     pub fn leg_reads(&self, slot: usize) -> bool {
         let leg = &self.legs[slot];
-        leg.reads() && (leg.state == State::Draining || !self.io.out.is_full())
+        let relays = leg.kind == Some(Leg::Decode) && !leg.drains();
+        leg.reads() && !(relays && self.io.out.is_full())
     }
 
     /// Whether the client's socket should be read. While an exchange runs that is how a lost client is noticed.

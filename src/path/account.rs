@@ -3,6 +3,7 @@
 //! offered = ends + in flight, in every published block.
 
 use super::Stage;
+use super::accept::SLOTS;
 use super::answer;
 use super::assemble;
 use super::exchange::{Cx, Exchange};
@@ -22,9 +23,10 @@ pub struct Marks {
     pub admitted: Instant,
     pub prefilled: Instant,
     pub decoding: Instant,
-    pub leg_opened: Instant,
-    /// The leg's own bound, once it is connected.
-    pub leg_bound: Instant,
+    /// By slot.
+    pub leg_opened: [Instant; SLOTS],
+    /// Each leg's own bound, once it is connected.
+    pub leg_bound: [Instant; SLOTS],
     pub first_token: Option<Instant>,
     pub first_token_noted: bool,
     pub tokens_counted: u64,
@@ -71,7 +73,7 @@ impl Exchange {
     /// Ends the exchange.
     pub fn finish(&mut self, cx: &mut Cx, end: End) {
         assert!(self.end.is_none(), "an exchange ends once");
-        self.release_loads(cx);
+        self.release_attempt(cx);
         let shared = &cx.shard.shared;
         if let Some(permit) = self.seat.take() {
             shared.seats.release(permit);
@@ -85,8 +87,9 @@ impl Exchange {
                 .earn(cx.shard.snapshot.fleet.serving.retry_replenish);
         }
         // Legs keep their bounds: the slot may hold one that drains for an earlier exchange.
-        cx.io.timers.clear(Timer::Deadline);
-        cx.io.timers.clear(Timer::Wait);
+        for timer in [Timer::Deadline, Timer::Wait, Timer::KeepAlive] {
+            cx.io.timers.clear(timer);
+        }
         if self.relay.started() {
             cx.shard.ledger.update(|tx| tx.sub(Cell::StreamsActive, 1));
         }

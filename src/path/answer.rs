@@ -49,12 +49,25 @@ impl<'a> Refusal<'a> {
         self.retry_after = Some(seconds);
         self
     }
+
+    /// The error object, on one line.
+    fn write(&self, out: &mut Vec<u8>) {
+        openai::write_error(out, self.message, self.kind, self.param, self.code);
+    }
 }
 
 impl Exchange {
-    /// Answers with an error and ends the exchange.
+    /// Answers with an error and ends the exchange. Behind a head that is out already the error is the stream's last event.
     pub fn refuse(&mut self, cx: &mut Cx, refusal: Refusal, end: End) {
-        write_refusal(cx.io, cx.shard, &refusal, Some(&self.id), None);
+        if self.head_sent {
+            let out = stream_body(cx.io);
+            out.extend_from_slice(b"data: ");
+            refusal.write(out);
+            out.extend_from_slice(b"\n\n");
+            end_stream(cx.io);
+        } else {
+            write_refusal(cx.io, cx.shard, &refusal, Some(&self.id), None);
+        }
         self.finish(cx, end);
     }
 
@@ -114,15 +127,7 @@ pub fn write_refusal(
     allow: Option<&str>,
 ) {
     let mut body = Vec::with_capacity(256);
-    let Refusal {
-        status,
-        message,
-        kind,
-        param,
-        code,
-        retry_after,
-    } = *refusal;
-    openai::write_error(&mut body, message, kind, param, code);
+    refusal.write(&mut body);
     let mut fields: [(&str, &[u8]); 4] = [JSON; 4];
     let mut n = 1;
     let mut seconds = [0u8; 10];
@@ -134,11 +139,11 @@ pub fn write_refusal(
         fields[n] = ("allow", allow.as_bytes());
         n += 1;
     }
-    if let Some(retry_after) = retry_after {
+    if let Some(retry_after) = refusal.retry_after {
         fields[n] = ("retry-after", decimal(&mut seconds, retry_after));
         n += 1;
     }
-    write_answer(io, shard, status, &fields[..n], &body);
+    write_answer(io, shard, refusal.status, &fields[..n], &body);
 }
 
 /// An answer of the routes beside the completions.

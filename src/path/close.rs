@@ -14,6 +14,7 @@ use super::leg::State;
 use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
+use crate::base::units::Leg;
 use crate::metrics::outcome::{End, InvalidReason};
 use crate::shard::Shard;
 
@@ -53,7 +54,13 @@ impl Connection {
         for slot in 0..self.legs.len() {
             match self.legs[slot].state {
                 State::Idle | State::Draining if !self.io.has_command(slot) => {}
-                State::Body if self.legs[slot].status == 200 && !self.io.has_command(slot) => {
+                // The prefill leg beside a decode leg that is done answers in a moment.
+                State::Opening | State::Head if self.legs[slot].kind != Some(Leg::Prefill) => {
+                    self.io.close_leg(slot);
+                }
+                State::Opening | State::Head | State::Body
+                    if matches!(self.legs[slot].status, 0 | 200) && !self.io.has_command(slot) =>
+                {
                     self.legs[slot].state = State::Draining;
                     self.io
                         .bound_leg(slot, now + Duration::from_millis(limits::DRAIN_MILLIS));

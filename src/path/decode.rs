@@ -1,4 +1,5 @@
-//! Stage `decode`: the second leg, or the only one on a `both` engine. Sends it, reads its head, bounds its first token.
+//! Stage `decode`: the leg that generates; the only one on a `both` engine or a plain server. Sends it, reads its head, bounds its first
+//! token.
 //!
 //! The payload goes to `relay`, whether it is relayed or assembled. An answer that is one JSON object instead of a stream is read whole:
 //! engines answer 200 with an error in it.
@@ -7,16 +8,15 @@ use super::Stage;
 use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use super::relay::Relay;
-use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
 use crate::config::checked::Dialect;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
 use crate::path::assemble::{Assembly, Kind, Options};
-use crate::wire::dialect::vllm;
+use crate::wire::dialect::{openai, sglang, vllm};
 use crate::wire::event::{EventStream, Ids};
-use crate::wire::openai::{self, Route};
+use crate::wire::openai::{Route, engine_error, engine_message};
 use std::time::Duration;
 
 /// The least first-token bound until a pair has done one handoff: the first one shakes hands, 0.4 to 5 s with NIXL 1.5.1.
@@ -35,10 +35,14 @@ impl Exchange {
         let serving = &cx.shard.snapshot.fleet.serving;
         let limit = serving.max_response_bytes;
         let dialect = cx.shard.snapshot.fleet.engine.dialect;
-        let ids = if dialect == Dialect::Openai {
-            Ids::Absent
-        } else {
-            Ids::Expected
+        let ids = match (dialect, self.route) {
+            (Dialect::Vllm, _) | (Dialect::Sglang, Route::Completions) => Ids::Expected,
+            (Dialect::Sglang, Route::Chat) => Ids::AbsentSglang,
+            (Dialect::Openai, _) => Ids::Absent,
+        };
+        let dialect_fields: &[&str] = match dialect {
+            Dialect::Sglang => &["matched_stop"],
+            Dialect::Vllm | Dialect::Openai => &[],
         };
         self.events = Some(EventStream::new(ids, limit));
         self.relay = Relay::new(limit, self.request().return_token_ids);
@@ -52,24 +56,39 @@ impl Exchange {
                 },
                 keep_ids: self.request().return_token_ids,
                 extra_fields: &cx.shard.snapshot.fleet.engine.assembly_extra_fields,
-                dialect_fields: &[],
+                dialect_fields,
                 bytes_max: limit,
             })
         });
         let mut body = cx.shard.take_buffer();
-        // One engine for both legs holds the KV already: nothing is handed over.
-        let handoff = match self.placement {
-            Some(Placement::TwoLegs { prefill, .. }) if prefill != engine => {
-                Some(self.handoff.params.as_slice())
-            }
-            _ => None,
-        };
-        let model = &cx.shard.snapshot.fleet.model;
-        vllm::decode_body(&mut body, &self.body, self.request(), model, handoff);
+        self.decode_body(cx, &mut body);
         let bound = self.first_token_bound(cx, engine);
         self.marks.decoding = cx.now;
         self.open_leg(cx, Leg::Decode, engine, &body, fresh, bound);
         cx.shard.give_buffer(body);
+    }
+
+    fn decode_body(&self, cx: &Cx, out: &mut Vec<u8>) {
+        let snapshot = &cx.shard.snapshot;
+        let (model, request) = (&snapshot.fleet.model, self.request());
+        match snapshot.fleet.engine.dialect {
+            Dialect::Vllm => {
+                let rides = self.handoff_rides();
+                let handoff = rides.then_some(self.handoff.params.as_slice());
+                vllm::decode_body(out, &self.body, request, model, handoff);
+            }
+            Dialect::Sglang => {
+                let rid = self.leg_id(Leg::Decode);
+                let part = self.part(snapshot, &rid);
+                sglang::decode_body(out, &self.body, request, self.route, model, &part);
+            }
+            Dialect::Openai => openai::decode_body(out, &self.body, request, model),
+        }
+    }
+
+    /// Whether the decode leg carries the handoff. One engine for both legs holds the KV already: nothing is handed over.
+    pub fn handoff_rides(&self) -> bool {
+        matches!(self.placement, Some(Placement::TwoLegs { prefill, decode }) if prefill != decode)
     }
 
     /// The head of the decode leg's answer is in.
@@ -80,7 +99,7 @@ impl Exchange {
     /// The decode leg's answer has ended: by its framing, or because the engine closed.
     pub fn decode_ended(&mut self, cx: &mut Cx, engine: EngineId, status: u16, whole: bool) {
         if status != 200 {
-            self.refusal_message = openai::engine_message(&self.collected);
+            self.refusal_message = engine_message(&self.collected);
             return self.fail(cx, engine, Cause::Status(status));
         }
         if !self.relay.plain && whole {
@@ -91,7 +110,7 @@ impl Exchange {
         }
         let cause = match self.relay.take_fault() {
             Some(cause) => cause,
-            None if self.relay.plain => match openai::engine_error(&self.collected) {
+            None if self.relay.plain => match engine_error(&self.collected) {
                 Some(error) => {
                     self.refusal_message = error.message;
                     Cause::Status(error.status)
@@ -109,23 +128,24 @@ impl Exchange {
     }
 
     fn handoff_expired(&self, cx: &Cx) -> bool {
-        let two_legs = matches!(self.placement, Some(Placement::TwoLegs { .. }));
         let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
-        two_legs && bound.is_some_and(|bound| cx.now.since(self.handoff.made) > bound)
+        !self.handoff.params.is_empty()
+            && bound.is_some_and(|bound| cx.now.since(self.handoff.made) > bound)
     }
 
     fn first_token_bound(&self, cx: &Cx, engine: EngineId) -> Instant {
         let fleet = &cx.shard.snapshot.fleet;
         let mut bound = fleet.engine.first_token_timeout;
-        match self.placement {
-            Some(Placement::TwoLegs { prefill, .. }) => {
-                if !fleet.engine.first_token_timeout_set
-                    && !cx.shard.shared.pair_has_met(prefill, engine)
-                {
-                    bound = bound.max(FIRST_HANDOFF);
-                }
+        let mut holds_prefill = true;
+        if let Some(Placement::TwoLegs { prefill, .. }) = self.placement {
+            holds_prefill = self.room.is_some();
+            let met = cx.shard.shared.pair_has_met(prefill, engine);
+            if !met && !fleet.engine.first_token_timeout_set {
+                bound = bound.max(FIRST_HANDOFF);
             }
-            _ => bound += fleet.serving.prefill_timeout,
+        }
+        if holds_prefill {
+            bound += fleet.serving.prefill_timeout;
         }
         cx.now + bound
     }
@@ -137,12 +157,5 @@ impl Exchange {
         }
         self.collected.extend_from_slice(piece);
         true
-    }
-
-    /// Bytes to keep of a refusal: enough for its message.
-    pub fn collect_refusal(&mut self, piece: &[u8]) {
-        let room = limits::ENGINE_REFUSAL_BYTES_MAX.saturating_sub(self.collected.len());
-        self.collected
-            .extend_from_slice(&piece[..piece.len().min(room)]);
     }
 }

@@ -67,14 +67,20 @@ pub struct Exchange {
     /// Engines asked for a count in this request.
     pub counters_asked: Vec<EngineId>,
 
+    /// The stream's head went out early, to keep the client's connection alive.
+    pub head_sent: bool,
     pub attempt: u32,
     /// A pooled socket was stale in this request: later legs take new ones.
     pub fresh_sockets: bool,
     pub avoid: Avoid,
     pub placement: Option<Placement>,
+    /// Where the legs of this attempt meet: they run side by side. `None` when they run one after the other, or there is one.
+    pub room: Option<u64>,
     pub handoff: Handoff,
 
-    /// Body of a whole-JSON answer, or of an engine's refusal.
+    /// Body of the prefill leg's answer.
+    pub prefill_answer: Vec<u8>,
+    /// Body of a whole-JSON answer of the other legs, or of an engine's refusal.
     pub collected: Vec<u8>,
     /// What an engine said when it refused the request, made safe.
     pub refusal_message: Option<String>,
@@ -93,6 +99,8 @@ pub struct Handoff {
     pub params: Vec<u8>,
     pub made: Instant,
     pub cached_tokens: Option<u64>,
+    /// The request that carries it is out: the consumer frees the producer's blocks, or their lease does.
+    pub dispatched: bool,
 }
 
 impl Io {
@@ -154,11 +162,14 @@ impl Exchange {
             prompt_tokens: 0,
             estimated: false,
             counters_asked: Vec::new(),
+            head_sent: false,
             attempt: 0,
             fresh_sockets: false,
             avoid: Avoid::default(),
             placement: None,
+            room: None,
             handoff: Handoff::default(),
+            prefill_answer: Vec::new(),
             collected: Vec::new(),
             refusal_message: None,
             events: None,
@@ -185,7 +196,23 @@ impl Exchange {
         self.request.as_ref().is_some_and(|r| r.stream)
     }
 
-    /// Starts a request to `engine` in leg slot 0: head and body in one buffer.
+    /// A leg's own id: `<id>-a<attempt>-<leg>`; a count carries the request's.
+    pub fn leg_id(&self, kind: Leg) -> String {
+        let mut id = String::with_capacity(self.id.len() + 16);
+        // Made from hexadecimal digits and dashes.
+        id.extend(self.id.iter().map(|b| char::from(*b)));
+        if kind != Leg::Tokenize {
+            id.push_str(&format!("-a{}-{}", self.attempt, kind.name()));
+        }
+        id
+    }
+
+    /// The slot of a leg. The prefill leg has its own where it runs beside the decode leg.
+    pub fn slot(&self, kind: Leg) -> usize {
+        usize::from(kind == Leg::Prefill && self.room.is_some())
+    }
+
+    /// Starts a request to `engine` in its leg's slot: head and body in one buffer.
     pub fn open_leg(
         &mut self,
         cx: &mut Cx,
@@ -197,12 +224,13 @@ impl Exchange {
     ) {
         let request = cx.shard.leg_request(kind, engine, self, body);
         let connect = cx.now + cx.shard.snapshot.fleet.engine.connect_timeout;
-        self.marks.leg_bound = bound;
-        self.marks.leg_opened = cx.now;
-        cx.io.bound_leg(0, connect.min(bound));
+        let slot = self.slot(kind);
+        self.marks.leg_bound[slot] = bound;
+        self.marks.leg_opened[slot] = cx.now;
+        cx.io.bound_leg(slot, connect.min(bound));
         let fresh = fresh || self.fresh_sockets;
         cx.io.command(
-            0,
+            slot,
             LegCommand::Open {
                 engine,
                 kind,

@@ -98,7 +98,11 @@ impl Exchange {
             cx.shard.shared.board.line(engine).count_fault(class);
         }
         cx.io.close_leg(0);
-        self.release_loads(cx);
+        if self.room.is_some() {
+            // Without its other half neither leg gets on: engines would hold it until a time-out of their own.
+            cx.io.close_leg(1);
+        }
+        self.release_attempt(cx);
         if self.relay.started() {
             answer::end_stream_with(cx.io, "Upstream request failed", "failed");
             return self.finish(cx, End::Failed(self.fail_reason(cause)));
@@ -127,6 +131,22 @@ impl Exchange {
             }
         }
         self.answer_fault(cx, cause);
+    }
+
+    /// The prefill leg failed. Beside a decode leg that has brought tokens it has done its part: the KV is over there, and the
+    /// failure only says something about its engine.
+    pub fn prefill_failed(&mut self, cx: &mut Cx, engine: EngineId, cause: Cause) {
+        if self.room.is_none() || self.relay.first_token.is_none() {
+            self.stage = Stage::Prefill;
+            return self.fail(cx, engine, cause);
+        }
+        if let Some(class) = cause.class() {
+            cx.shard.shared.board.line(engine).count_fault(class);
+        }
+        cx.io.close_leg(1);
+        if let Some(load) = self.prefill_load.take() {
+            cx.shard.shared.board.release(load);
+        }
     }
 
     /// No engine may take the (next) attempt.

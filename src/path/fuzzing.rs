@@ -87,15 +87,23 @@ fn step(world: &mut World, tape: &mut Tape) {
         }
         8..=16 => {
             let n = [usize::MAX, 1, 7, 40, 300, usize::MAX, 12, 100][tape.below(8)];
-            world.leg_step(0, n);
+            let slot = slot(world, tape);
+            world.leg_step(slot, n);
         }
         17 => {
             let n = tape.below(48);
             let raw = tape.take(n).to_vec();
-            world.leg_raw(0, &raw);
+            let slot = slot(world, tape);
+            world.leg_raw(slot, &raw);
         }
-        18 => world.leg_eof(0),
-        19 => world.leg_breaks(0),
+        18 => {
+            let slot = slot(world, tape);
+            world.leg_eof(slot);
+        }
+        19 => {
+            let slot = slot(world, tape);
+            world.leg_breaks(slot);
+        }
         20..=22 => world.client_takes(usize::MAX),
         23 => world.client_takes(1 + tape.below(256)),
         24 => {
@@ -121,10 +129,24 @@ fn step(world: &mut World, tape: &mut Tape) {
         _ => {
             world.deliver(usize::MAX);
             world.pump(tape);
-            world.leg_step(0, usize::MAX);
-            world.pump(tape);
+            all_legs_step(world, tape);
             world.client_takes(usize::MAX);
         }
+    }
+}
+
+/// The leg that something happens to.
+fn slot(world: &World, tape: &mut Tape) -> usize {
+    match world.legs[1] {
+        Some(_) => tape.below(2),
+        None => 0,
+    }
+}
+
+fn all_legs_step(world: &mut World, tape: &mut Tape) {
+    for slot in 0..world.legs.len() {
+        world.leg_step(slot, usize::MAX);
+        world.pump(tape);
     }
 }
 
@@ -134,8 +156,7 @@ fn settle(world: &mut World, tape: &mut Tape) {
         let before = world.trace();
         world.deliver(usize::MAX);
         world.pump(tape);
-        world.leg_step(0, usize::MAX);
-        world.pump(tape);
+        all_legs_step(world, tape);
         world.control_answers();
         world.client_takes(usize::MAX);
         world.pump(tape);

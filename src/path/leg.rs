@@ -47,6 +47,8 @@ pub struct LegSlot {
     /// Whether any byte of the answer came.
     pub answered: bool,
     pub status: u16,
+    /// The request is out. Before that only the connection may be worked on.
+    is_sent: bool,
     pub media: Option<Media>,
     keep_alive: bool,
     head: Vec<u8>,
@@ -100,12 +102,26 @@ impl LegSlot {
     /// The request is out, on a connection that had served before (`reused`) or not.
     pub fn sent(&mut self, reused: bool) {
         self.reused = reused;
-        self.state = State::Head;
+        self.is_sent = true;
+        self.advance_to(State::Head);
+    }
+
+    /// One that only drains goes on draining.
+    fn advance_to(&mut self, state: State) {
+        if self.state != State::Draining {
+            self.state = state;
+        }
     }
 
     pub fn close(&mut self) {
         self.state = State::Idle;
+        self.is_sent = false;
         self.body = None;
+    }
+
+    /// Its exchange is over.
+    pub fn drains(&self) -> bool {
+        self.state == State::Draining
     }
 
     pub fn is_open(&self) -> bool {
@@ -114,7 +130,7 @@ impl LegSlot {
 
     /// Whether its socket should be read now.
     pub fn reads(&self) -> bool {
-        matches!(self.state, State::Head | State::Body | State::Draining)
+        self.is_sent && self.is_open()
     }
 
     /// Whether the connection may go back to the pool once the answer has ended and nothing is left of the input.
@@ -200,7 +216,7 @@ impl LegSlot {
                     self.media = Some(head.media);
                     self.keep_alive = head.keep_alive;
                     self.body = Some(BodyDecoder::response(head.body));
-                    self.state = State::Body;
+                    self.advance_to(State::Body);
                     return LegStep::Head;
                 }
             }

@@ -133,7 +133,7 @@ impl Connection {
             return;
         };
         let (draining, starved) = (leg.state == State::Draining, leg.state == State::Waiting);
-        if self.io.out.is_full() && leg.state == State::Body {
+        if self.io.out.is_full() && leg.state == State::Body && kind == Leg::Decode {
             // The engine is not read while the client's buffer is full: the silence is ours.
             if let Some(exchange) = self.exchange.as_mut() {
                 exchange.stream_read_done(&mut Cx {
@@ -172,28 +172,32 @@ impl Exchange {
         }
         let cause = Cause::Status(status);
         if status != 200 && !cause.is_refusal() {
-            cx.io.close_leg(0);
+            cx.io.close_leg(self.slot(kind));
             self.leg_end(cx, kind, engine, status, false);
         }
     }
 
     fn leg_payload(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16, piece: &[u8]) {
+        let mut limit = cx.shard.snapshot.fleet.serving.max_response_bytes;
+        let kept = match kind {
+            Leg::Decode if status == 200 => return self.stream_payload(cx, engine, piece),
+            Leg::Prefill => &mut self.prefill_answer,
+            Leg::Decode | Leg::Tokenize => &mut self.collected,
+        };
         if status != 200 {
-            return self.collect_refusal(piece);
+            // Of a refusal, enough for its message.
+            let room = limits::ENGINE_REFUSAL_BYTES_MAX.saturating_sub(kept.len());
+            kept.extend_from_slice(&piece[..piece.len().min(room)]);
+            return;
         }
-        match kind {
-            Leg::Decode => self.stream_payload(cx, engine, piece),
-            Leg::Prefill | Leg::Tokenize => {
-                let mut limit = cx.shard.snapshot.fleet.serving.max_response_bytes;
-                if kind == Leg::Tokenize {
-                    // It lists every id of the prompt: at worst one a byte, of some digits and a comma.
-                    limit = limit.max(limits::TOKENIZE_BYTES_PER_BYTE * self.body.len());
-                }
-                if !self.collect(piece, limit) {
-                    self.leg_fault(cx, kind, engine, Cause::ResponseLimit);
-                }
-            }
+        if kind == Leg::Tokenize {
+            // It lists every id of the prompt: at worst one a byte, of some digits and a comma.
+            limit = limit.max(limits::TOKENIZE_BYTES_PER_BYTE * self.body.len());
         }
+        if kept.len() + piece.len() > limit {
+            return self.leg_fault(cx, kind, engine, Cause::ResponseLimit);
+        }
+        kept.extend_from_slice(piece);
     }
 
     /// The answer is over; `whole` when its framing says so.
@@ -215,11 +219,13 @@ impl Exchange {
     fn leg_fault(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, cause: Cause) {
         match kind {
             Leg::Tokenize => self.count_failed(cx, engine, cause),
-            Leg::Prefill if cause == Cause::StaleSocket => self.prefill(cx, engine, true),
+            Leg::Prefill if cause == Cause::StaleSocket && self.relay.first_token.is_none() => {
+                self.prefill(cx, engine, true);
+            }
             Leg::Decode if cause == Cause::StaleSocket && self.decode_is_repeatable() => {
                 self.decode(cx, engine, true);
             }
-            Leg::Prefill => self.fail(cx, engine, cause),
+            Leg::Prefill => self.prefill_failed(cx, engine, cause),
             Leg::Decode => {
                 if !matches!(self.stage, Stage::Relay | Stage::Assemble) {
                     self.stage = Stage::Decode;

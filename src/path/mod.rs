@@ -45,6 +45,8 @@ pub mod out;
 
 pub mod timers;
 
+pub mod keep_alive;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

@@ -271,6 +271,7 @@ impl Exchange {
                     .times
                     .record(Series::Parse, cx.now.since(self.arrived));
                 self.request = Some(request);
+                self.begin_keep_alive(cx);
                 self.size(cx);
             }
             Err(fault) => {
@@ -297,7 +298,7 @@ impl Exchange {
         } else {
             ExpireReason::Deadline
         };
-        if self.relay.started() {
+        if self.relay.started() || self.head_sent {
             answer::end_stream_with(cx.io, "Request deadline expired", "expired");
             return self.finish(cx, End::Expired(reason));
         }

@@ -1,11 +1,12 @@
 //! Stage `place`: choose the engines of an attempt and reserve their load.
 //!
 //! Open placement: least outstanding tokens. A prefill engine is charged the prompt until its leg ends, a decode engine the prompt and
-//! what the request may generate until the stream ends.
+//! what the request may generate until the stream ends. Legs run one after the other, or side by side where engines find each
+//! other in a room; then the decode leg goes first, so that it waits for the KV and not the KV for it.
 
 use super::Stage;
 use super::exchange::{Cx, Exchange};
-use crate::base::units::EngineId;
+use crate::base::units::{Dialect, EngineId};
 use crate::fleet::pick::{self, Placement};
 use crate::shard::board::Phase;
 
@@ -21,16 +22,22 @@ impl Exchange {
         };
         self.placement = Some(placement);
         self.attempt += 1;
+        let beside = cx.shard.snapshot.fleet.engine.dialect == Dialect::Sglang;
+        let length = self.length();
         let board = &cx.shard.shared.board;
         match placement {
             Placement::TwoLegs { prefill, decode } => {
                 self.prefill_load =
                     Some(board.reserve(prefill, Phase::Prefill, self.prompt_tokens));
-                self.decode_load = Some(board.reserve(decode, Phase::Decode, self.length()));
+                self.decode_load = Some(board.reserve(decode, Phase::Decode, length));
+                if beside {
+                    self.room = Some(cx.shard.rooms.take(&mut cx.shard.prng));
+                    self.decode(cx, decode, false);
+                }
                 self.prefill(cx, prefill, false);
             }
             Placement::OneLeg { engine } => {
-                self.decode_load = Some(board.reserve(engine, Phase::Decode, self.length()));
+                self.decode_load = Some(board.reserve(engine, Phase::Decode, length));
                 self.decode(cx, engine, false);
             }
         }
@@ -39,7 +46,11 @@ impl Exchange {
     /// Where the next attempt would go.
     pub fn find_placement(&self, cx: &mut Cx) -> Option<Placement> {
         let rank = cx.shard.rank();
-        pick::place(&cx.shard.candidates(), &self.avoid, rank)
+        let fleet = cx.shard.candidates();
+        match cx.shard.snapshot.fleet.engine.dialect {
+            Dialect::Openai => pick::place_one(&fleet, &self.avoid, rank),
+            Dialect::Vllm | Dialect::Sglang => pick::place(&fleet, &self.avoid, rank),
+        }
     }
 
     /// The decode engine of this attempt, placed anew when the first choice has gone.
@@ -65,12 +76,28 @@ impl Exchange {
     }
 
     /// Gives back what the attempt has reserved.
-    pub fn release_loads(&mut self, cx: &mut Cx) {
+    pub fn release_attempt(&mut self, cx: &mut Cx) {
+        self.give_up_handoff(cx);
+        if let Some(room) = self.room.take() {
+            cx.shard.rooms.give(room);
+        }
         for load in [self.prefill_load.take(), self.decode_load.take()]
             .into_iter()
             .flatten()
         {
             cx.shard.shared.board.release(load);
+        }
+    }
+
+    /// A handoff that no decode leg has carried leaves its blocks with the producer until their lease ends.
+    fn give_up_handoff(&mut self, cx: &mut Cx) {
+        let handoff = std::mem::take(&mut self.handoff);
+        if handoff.params.is_empty() || handoff.dispatched {
+            return;
+        }
+        if let Some(Placement::TwoLegs { prefill, .. }) = self.placement {
+            let tokens = self.prompt_tokens;
+            cx.shard.orphaned(prefill, tokens, handoff.made);
         }
     }
 

@@ -166,6 +166,7 @@ impl Exchange {
         Sink {
             relay: &mut self.relay,
             assembly: self.assembly.as_mut(),
+            head_sent: self.head_sent,
             refusal: &mut self.refusal_message,
             id: &self.id,
             date: cx.shard.date,
@@ -179,6 +180,7 @@ impl Exchange {
 struct Sink<'a> {
     relay: &'a mut Relay,
     assembly: Option<&'a mut Assembly>,
+    head_sent: bool,
     refusal: &'a mut Option<String>,
     id: &'a [u8; 36],
     date: [u8; 29],
@@ -282,7 +284,9 @@ impl Sink<'_> {
     /// Status, headers and held events go out with the first token.
     fn start(&mut self) {
         self.relay.started = true;
-        answer::write_stream_head(self.io, self.id, &self.date);
+        if !self.head_sent {
+            answer::write_stream_head(self.io, self.id, &self.date);
+        }
         answer::stream_body(self.io).append(&mut self.relay.hold);
         self.relay.hold = Vec::new();
     }

@@ -16,6 +16,8 @@ pub enum Timer {
     Wait,
     /// The client does not take what is written to it.
     Stall,
+    /// Nothing was sent to a waiting client for a while.
+    KeepAlive,
 }
 
 /// One deadline each; [`Instant::FAR`] when unset.
@@ -23,13 +25,14 @@ pub enum Timer {
 pub struct Timers([Instant; Timer::ALL.len()]);
 
 impl Timer {
-    pub const ALL: [Timer; 6] = [
+    pub const ALL: [Timer; 7] = [
         Timer::Deadline,
         Timer::Client,
         Timer::Leg0,
         Timer::Leg1,
         Timer::Wait,
         Timer::Stall,
+        Timer::KeepAlive,
     ];
 
     pub fn leg(slot: usize) -> Timer {

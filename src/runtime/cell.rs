@@ -275,7 +275,11 @@ impl<R: Rt> ShardCell<R> {
             while let Some(letter) = self.mail.try_recv() {
                 self.on_mail(letter, &listeners);
             }
-            self.shard.borrow_mut().date = encode::http_date(unix_seconds());
+            {
+                let shard = &mut *self.shard.borrow_mut();
+                shard.date = encode::http_date(unix_seconds());
+                shard.end_leases(self.now());
+            }
             let (idle, counts) = {
                 let mut pool = self.pool.borrow_mut();
                 pool.expire(self.now());

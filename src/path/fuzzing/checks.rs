@@ -48,6 +48,8 @@ impl World {
             u32::from(x.prefill_load.is_some()) + u32::from(x.decode_load.is_some())
         });
         assert_eq!(on_board, reserved);
+        let rooms = usize::from(exchange.is_some_and(|x| x.room.is_some()));
+        assert_eq!(self.shard.rooms.live(), rooms);
     }
 
     fn check_bounds(&self) {
@@ -66,7 +68,7 @@ impl World {
             let most = serving
                 .max_response_bytes
                 .max(limits::ENGINE_REFUSAL_BYTES_MAX);
-            assert!(exchange.collected.len() <= most);
+            assert!(exchange.collected.len().max(exchange.prefill_answer.len()) <= most);
         }
     }
 
@@ -123,6 +125,7 @@ impl World {
         assert!(self.legs.iter().all(Option::is_none));
         assert_eq!(self.shard.ledger.snapshot().inflight(), 0);
         self.hold_permits(0);
+        self.shard.end_leases(Instant::FAR);
         let shared = &self.shard.shared;
         assert_eq!((shared.seats.held(), shared.retained.held()), (0, 0));
         for i in 0..shared.board.len() {
@@ -170,10 +173,17 @@ impl World {
         };
         let handoff = one("kv_transfer_params");
         assert_eq!(one("ec_transfer_params"), None);
+        let exchange = self.conn.exchange.as_deref();
+        let room = exchange.and_then(|x| x.room).map(|room| room.to_string());
+        if kind != Leg::Tokenize {
+            assert_eq!(one("bootstrap_room"), room.as_deref());
+            assert_eq!(one("bootstrap_port").is_some(), room.is_some());
+        }
         match kind {
             Leg::Tokenize => assert_eq!(handoff, None),
             Leg::Prefill => {
-                assert_eq!(handoff, Some("{\"do_remote_decode\":true}"));
+                let wanted = room.is_none().then_some("{\"do_remote_decode\":true}");
+                assert_eq!(handoff, wanted);
                 assert_eq!(one("max_tokens"), Some("1"));
                 assert_eq!(one("stream"), Some("false"));
                 for gone in ["stream_options", "min_tokens", "n", "max_completion_tokens"] {
@@ -195,11 +205,14 @@ impl World {
 }
 
 /// Members that we write.
-const OURS: [&str; 6] = [
+const OURS: [&str; 9] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "max_tokens",
     "stream",
     "stream_options",
     "model",
+    "rid",
+    "bootstrap_room",
+    "bootstrap_port",
 ];

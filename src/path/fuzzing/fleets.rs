@@ -1,11 +1,11 @@
-//! The fleets that a run chooses from: two legs with pinned roles, engines that do both, one engine for everything, and a server
-//! without token ids. Checked once for all runs.
+//! The fleets that a run chooses from: two legs with pinned roles, engines that do both, one engine for everything, a server
+//! without token ids, and legs side by side. Checked once for all runs.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::config::{self, Format, Snapshot};
 
-pub const FLEETS: usize = 4;
+pub const FLEETS: usize = 5;
 
 /// Small limits, so that short tapes reach them.
 pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
@@ -16,7 +16,7 @@ pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
         model = "m"
         model_aliases = ["alias"]
         slo = { ttft_s = 2.0, tpot_s = 0.05 }
-        runtime = { max_header_bytes = 1024, max_headers = 12 }
+        runtime = { max_header_bytes = 1024, max_headers = 12, client_keepalive_s = KEEP_ALIVE_S }
         [serving]
         admission = "open"
         max_connections = 1
@@ -82,10 +82,36 @@ pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
         url = "http://10.0.0.2:8000"
         role = "both"
         "#,
+        r#"
+        [engine]
+        dialect = "sglang"
+        tokenize = false
+        [[engines]]
+        iid = "p0"
+        url = "http://10.0.0.1:8000"
+        role = "prefill"
+        pin = true
+        [[engines]]
+        iid = "p1"
+        url = "http://10.0.0.2:8000"
+        role = "prefill"
+        pin = true
+        [[engines]]
+        iid = "d0"
+        url = "http://10.0.0.3:8000"
+        pin = true
+        [[engines]]
+        iid = "d1"
+        url = "http://10.0.0.4:8000"
+        pin = true
+        "#,
     ];
+    // Comments to waiting clients, on some.
+    const KEEP_ALIVE_S: [&str; FLEETS] = ["20", "0", "0", "0", "20"];
     SNAPSHOTS.get_or_init(|| {
-        REST.map(|rest| {
-            let text = format!("{COMMON}{rest}");
+        std::array::from_fn(|i| {
+            let common = COMMON.replace("KEEP_ALIVE_S", KEEP_ALIVE_S[i]);
+            let text = format!("{common}{}", REST[i]);
             let loaded = config::parse("fuzz.toml", &text, Format::Toml, &|_| None);
             let fleet = loaded.unwrap_or_else(|why| panic!("{why}")).fleet;
             Arc::new(Snapshot::new(1, fleet))

@@ -152,7 +152,8 @@ fn check_stream(request: &Asked, body: &[u8], whole: bool) -> bool {
             && value.is_object()
         {
             check_ids(request, &value);
-            if value["error"]["type"] == "decode" {
+            // An engine's is never passed on, so this one is ours.
+            if value["error"].is_object() {
                 last = Last::Error;
             }
         }
