@@ -11,6 +11,7 @@
 #[path = "../recorded/mod.rs"]
 mod recorded;
 
+mod beside;
 mod cancel;
 mod cases;
 mod client;
