@@ -3,8 +3,10 @@
 //!
 //! Invariant: `member` leaves the cursor anywhere; `body` puts it behind the member's value, which it has checked whole.
 
+use super::dialect::unknown;
 use super::values::{DICT, STRING, json};
 use super::{Ask, Part, Prompt, Route, Transfer, no_prompt};
+use crate::base::units::Dialect;
 use crate::stub::handoff::Claim;
 use crate::stub::refusal::Refusal;
 use crate::wire::json::{Cursor, Kind, RawStr};
@@ -13,6 +15,7 @@ use crate::wire::json::{Cursor, Kind, RawStr};
 pub(super) type Turn = (Vec<u8>, Vec<u8>);
 
 pub(super) struct Reader<'a> {
+    dialect: Dialect,
     pub(super) cursor: Cursor<'a>,
     pub(super) members: usize,
     pub(super) messages: Option<Vec<Turn>>,
@@ -21,8 +24,9 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(body: &'a [u8]) -> Self {
+    pub(super) fn new(dialect: Dialect, body: &'a [u8]) -> Self {
         Reader {
+            dialect,
             cursor: Cursor::new(body),
             members: 0,
             messages: None,
@@ -54,13 +58,23 @@ impl<'a> Reader<'a> {
             let before = self.cursor.clone();
             self.cursor.skip().map_err(json)?;
             let after = std::mem::replace(&mut self.cursor, before);
-            if let Err(refusal) = self.member(route, &mut ask, key) {
+            if let Err(refusal) = self.member_in(route, &mut ask, key) {
                 wrong.get_or_insert(refusal);
             }
             self.cursor = after;
         }
         self.finish()?;
         wrong.map_or(Ok(ask), Err)
+    }
+
+    /// As [`Reader::member`], for what this dialect knows.
+    fn member_in(&mut self, route: Route, ask: &mut Ask, key: RawStr<'a>) -> Result<(), Refusal> {
+        if unknown(self.dialect, route, key)
+            || (self.dialect == Dialect::Sglang && self.sglang_member(route, ask, key)?)
+        {
+            return Ok(());
+        }
+        self.member(route, ask, key)
     }
 
     fn member(&mut self, route: Route, ask: &mut Ask, key: RawStr<'a>) -> Result<(), Refusal> {
