@@ -1,5 +1,8 @@
 //! The simulated engine against what a real one sent, on a virtual clock.
 
+mod dialects;
+mod skeleton;
+
 use std::time::Duration;
 
 use super::answer::{Answer, stream_head};
