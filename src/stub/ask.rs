@@ -5,6 +5,7 @@
 
 mod dialect;
 mod reader;
+mod union;
 mod values;
 
 use self::reader::{Reader, Turn};
@@ -116,7 +117,10 @@ pub fn read_in(dialect: Dialect, route: Route, body: &[u8]) -> Result<Ask, Refus
         ));
     }
     let mut reader = Reader::new(dialect, body);
-    let mut ask = reader.body(route)?;
+    let mut ask = reader.body(route).map_err(|refusal| {
+        // JSON or not comes before what it holds.
+        values::not_json(body).unwrap_or(refusal)
+    })?;
     if route != Route::Completion
         && let Some(messages) = reader.messages.take()
     {

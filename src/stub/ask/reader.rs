@@ -4,7 +4,7 @@
 //! Invariant: `member` leaves the cursor anywhere; `body` puts it behind the member's value, which it has checked whole.
 
 use super::dialect::unknown;
-use super::values::{DICT, STRING, json};
+use super::values::{DICT, LIST, STRING, json};
 use super::{Ask, Part, Prompt, Route, Transfer, no_prompt};
 use crate::base::units::Dialect;
 use crate::stub::handoff::Claim;
@@ -225,9 +225,7 @@ impl<'a> Reader<'a> {
                 Ok(Prompt(vec![Part::Text(text)]))
             }
             Kind::Array => self.prompt_list(),
-            _ => {
-                Err(self.type_fault("list_type", "body.prompt", "Input should be a valid list")?)
-            }
+            _ => Err(self.prompt_faults()?),
         }
     }
 
@@ -236,6 +234,7 @@ impl<'a> Reader<'a> {
         let mut ids = Vec::new();
         let mut prompt = None;
         let mut prompts = 0;
+        let start = self.cursor.clone();
         let mut walk = self.cursor.array().map_err(json)?;
         while self.cursor.item(&mut walk).map_err(json)? {
             match self.peek()? {
@@ -248,11 +247,23 @@ impl<'a> Reader<'a> {
                     let mut ids = Vec::new();
                     let mut inner = self.cursor.array().map_err(json)?;
                     while self.cursor.item(&mut inner).map_err(json)? {
-                        ids.push(self.prompt_id(ids.len())?);
+                        match self.prompt_id("") {
+                            Ok(id) => ids.push(id),
+                            Err(_) => {
+                                self.cursor = start;
+                                return Err(self.prompt_faults()?);
+                            }
+                        }
                     }
                     prompt = Some(Prompt(vec![Part::Ids(ids)]));
                 }
-                _ => ids.push(self.prompt_id(ids.len())?),
+                _ => match self.prompt_id("") {
+                    Ok(id) => ids.push(id),
+                    Err(_) => {
+                        self.cursor = start;
+                        return Err(self.prompt_faults()?);
+                    }
+                },
             }
         }
         match (prompts, prompt, ids.is_empty()) {
@@ -266,18 +277,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn prompt_id(&mut self, index: usize) -> Result<u32, Refusal> {
-        let loc = format!("body.prompt.{index}");
+    pub(super) fn prompt_id(&mut self, loc: &str) -> Result<u32, Refusal> {
         let value = match self.peek()? {
-            Kind::Number => self.integer(&loc)?,
+            Kind::Number => self.integer(loc)?,
             _ => None,
         };
         match value {
-            None => Err(self.type_fault("int_type", &loc, "Input should be a valid integer")?),
+            None => Err(self.type_fault("int_type", loc, "Input should be a valid integer")?),
             Some(n) => u32::try_from(n).map_err(|_| {
                 let msg = "Input should be greater than or equal to 0";
                 let more = ", 'ctx': {'ge': 0}";
-                Refusal::schema("greater_than_equal", &loc, msg, &n.to_string(), more)
+                Refusal::schema("greater_than_equal", loc, msg, &n.to_string(), more)
             }),
         }
     }
@@ -285,7 +295,7 @@ impl<'a> Reader<'a> {
     fn messages(&mut self) -> Result<Vec<Turn>, Refusal> {
         let loc = "body.messages";
         if self.peek()? != Kind::Array {
-            return Err(self.type_fault("list_type", loc, "Input should be a valid list")?);
+            return Err(self.type_fault("list_type", loc, LIST)?);
         }
         let mut out = Vec::new();
         let mut walk = self.cursor.array().map_err(json)?;

@@ -94,8 +94,8 @@ fn sglang_streams_are_what_its_models_serialise_to() {
     );
     let run = |tokens: u64| {
         format!(
-            r#","usage":{{"prompt_tokens":7,"total_tokens":{},"completion_tokens":{tokens},"prompt_tokens_details":null,"reasoning_tokens":0}}}}"#,
-            7 + tokens
+            r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"prompt_tokens_details":null,"reasoning_tokens":0}}}}"#,
+            9 + tokens
         )
     };
     let done = || "[DONE]".to_owned();
@@ -150,7 +150,7 @@ fn sglang_streams_are_what_its_models_serialise_to() {
         (
             "completion",
             C,
-            r#""prompt":[5,6],"max_tokens":2,"max_completion_tokens":1"#.into(),
+            r#""prompt":[5,6],"max_tokens":2,"max_completion_tokens":1,"ignore_eos":true"#.into(),
             vec![
                 format!(r#"{text}{{"index":0,"text":"W","logprobs":null,"finish_reason":null,"matched_stop":null}}],"usage":null}}"#),
                 format!(r#"{text}{{"index":0,"text":"W","logprobs":null,"finish_reason":"length","matched_stop":null}}],"usage":null}}"#),
@@ -193,7 +193,7 @@ fn sglang_streams_are_what_its_models_serialise_to() {
     }
 }
 
-/// Texts of one word become `W`, ids of words `9`, prompts of chats seven tokens.
+/// Texts of one word become `W`, ids of words `9`.
 fn wordless(event: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(event) else {
         return event.to_owned();
