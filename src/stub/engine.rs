@@ -10,8 +10,8 @@
 
 mod check;
 mod dialect;
+mod meeting;
 mod page;
-mod reply;
 mod setup;
 mod sglang;
 
@@ -59,7 +59,7 @@ pub struct Whole {
     resident: Option<(Resident, Finish)>,
     dialect: Dialect,
     /// Where it meets the other leg, and how long it takes from there.
-    meets: Option<(Seat, Duration)>,
+    meets: Option<Box<(Seat, Duration)>>,
 }
 
 impl Whole {
@@ -326,7 +326,7 @@ impl Engine {
             answer: self.whole(now, &job, parameters.as_ref()),
             resident: Some((resident, plan.finish)),
             dialect: self.setup.dialect,
-            meets: seat.map(|seat| (seat, rest)),
+            meets: seat.map(|seat| Box::new((seat, rest))),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::stub::stream::Next;
 impl Whole {
     /// Whether it is ready, or when to ask again: then, or when [`Whole::seat`] has changed.
     pub fn poll(&mut self, now: Instant) -> Next {
-        if let Some((seat, rest)) = &self.meets {
+        if let Some((seat, rest)) = self.meets.as_deref() {
             match seat.poll(now) {
                 Standing::Waits(until) => return Next::At(until),
                 Standing::Ready(at) => self.ready_at = at + *rest,
@@ -31,6 +31,6 @@ impl Whole {
 
     /// What may end a wait early.
     pub fn seat(&self) -> Option<&Seat> {
-        self.meets.as_ref().map(|(seat, _)| seat)
+        self.meets.as_deref().map(|(seat, _)| seat)
     }
 }
