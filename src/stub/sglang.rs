@@ -95,7 +95,8 @@ fn chat_shape(shape: &mut Shape, envelope: &str, plan: &Plan, reasoning: u64) {
     shape.middle = REST.into();
     shape.end = "}\n\n";
     let finish = format!(
-        "{envelope}{{\"index\":0,\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\"finish_reason\":{},\"matched_stop\":{}}}]}}\n\n",
+        "{envelope}{{\"index\":0,\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\
+         \"finish_reason\":{},\"matched_stop\":{}}}]}}\n\n",
         plan.finish.word(),
         matched_stop(plan.finish),
     );

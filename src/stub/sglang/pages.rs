@@ -86,74 +86,10 @@ pub fn metrics(model: &str, role: Role, g: &Gauges, rooms: &rooms::Counts) -> An
         r#"engine_type="{engine}",model_name={},pp_rank="0",tp_rank="0""#,
         quoted(model)
     );
-    let usage = g.kv_tokens as f64 / g.kv_tokens_max.max(1) as f64;
-    let finished = (g.stopped + g.cut) as f64;
-    // name, kind, help, value
-    let rows = [
-        (
-            "sglang:num_running_reqs",
-            "gauge",
-            "The number of running requests.",
-            g.running as f64,
-        ),
-        (
-            "sglang:num_queue_reqs",
-            "gauge",
-            "The number of requests in the waiting queue.",
-            g.waiting as f64,
-        ),
-        (
-            "sglang:num_used_tokens",
-            "gauge",
-            "The number of used tokens.",
-            g.kv_tokens as f64,
-        ),
-        (
-            "sglang:max_total_num_tokens",
-            "gauge",
-            "Maximum total number of tokens.",
-            g.kv_tokens_max as f64,
-        ),
-        ("sglang:token_usage", "gauge", "The token usage.", usage),
-        (
-            "sglang:prompt_tokens_total",
-            "counter",
-            "Number of prefill tokens processed.",
-            g.prompt_tokens as f64,
-        ),
-        (
-            "sglang:generation_tokens_total",
-            "counter",
-            "Number of generation tokens processed.",
-            g.generation_tokens as f64,
-        ),
-        (
-            "sglang:num_requests_total",
-            "counter",
-            "Number of requests processed.",
-            finished,
-        ),
-        (
-            "narwhal_stub_rooms_met_total",
-            "counter",
-            "Rooms in which both legs met.",
-            rooms.met as f64,
-        ),
-        (
-            "narwhal_stub_rooms_taken_total",
-            "counter",
-            "Legs whose place in a room was taken.",
-            rooms.taken as f64,
-        ),
-        (
-            "narwhal_stub_rooms_unmatched_total",
-            "counter",
-            "Legs believed: the other is of another process.",
-            rooms.unmatched as f64,
-        ),
-    ];
+    let gauges = gauges(g).into_iter().map(|row| ("gauge", row));
+    let counters = counters(g, rooms).into_iter().map(|row| ("counter", row));
     let mut out = String::new();
-    for (name, kind, help, value) in rows {
+    for (kind, (name, help, value)) in gauges.chain(counters) {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
@@ -168,4 +104,69 @@ pub fn metrics(model: &str, role: Role, g: &Gauges, rooms: &rooms::Counts) -> An
         g.start_unix_s
     );
     Answer::new(200, METRICS, out.into_bytes())
+}
+
+/// Name, help, value.
+type Row = (&'static str, &'static str, f64);
+
+fn gauges(g: &Gauges) -> [Row; 5] {
+    let usage = g.kv_tokens as f64 / g.kv_tokens_max.max(1) as f64;
+    [
+        (
+            "sglang:num_running_reqs",
+            "The number of running requests.",
+            g.running as f64,
+        ),
+        (
+            "sglang:num_queue_reqs",
+            "The number of requests in the waiting queue.",
+            g.waiting as f64,
+        ),
+        (
+            "sglang:num_used_tokens",
+            "The number of used tokens.",
+            g.kv_tokens as f64,
+        ),
+        (
+            "sglang:max_total_num_tokens",
+            "Maximum total number of tokens.",
+            g.kv_tokens_max as f64,
+        ),
+        ("sglang:token_usage", "The token usage.", usage),
+    ]
+}
+
+fn counters(g: &Gauges, rooms: &rooms::Counts) -> [Row; 6] {
+    [
+        (
+            "sglang:prompt_tokens_total",
+            "Number of prefill tokens processed.",
+            g.prompt_tokens as f64,
+        ),
+        (
+            "sglang:generation_tokens_total",
+            "Number of generation tokens processed.",
+            g.generation_tokens as f64,
+        ),
+        (
+            "sglang:num_requests_total",
+            "Number of requests processed.",
+            (g.stopped + g.cut) as f64,
+        ),
+        (
+            "narwhal_stub_rooms_met_total",
+            "Rooms in which both legs met.",
+            rooms.met as f64,
+        ),
+        (
+            "narwhal_stub_rooms_taken_total",
+            "Legs whose place in a room was taken.",
+            rooms.taken as f64,
+        ),
+        (
+            "narwhal_stub_rooms_unmatched_total",
+            "Legs believed: the other is of another process.",
+            rooms.unmatched as f64,
+        ),
+    ]
 }
