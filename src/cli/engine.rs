@@ -21,6 +21,7 @@ use crate::runtime::clock::MonotonicClock;
 use crate::runtime::io::{ReadHalf, Rt, WriteHalf};
 use crate::stub::answer::{Answer, stream_head};
 use crate::stub::engine::{Incoming, Reply, Whole, World};
+use crate::stub::rooms::Seat;
 use crate::stub::stream::{Batch, Next, Stream};
 use crate::wire::h1::body::{BodyDecoder, Step};
 use crate::wire::h1::encode;
@@ -172,8 +173,10 @@ impl<R: Rt> Connection<R> {
         }
     }
 
-    async fn whole(&mut self, whole: Whole, close: bool, headless: bool) -> Option<()> {
-        self.sleep_until(whole.ready_at).await?;
+    async fn whole(&mut self, mut whole: Whole, close: bool, headless: bool) -> Option<()> {
+        while let Next::At(at) = whole.poll(self.server.clock.now()) {
+            self.wait(at, whole.seat()).await?;
+        }
         let answer = whole.take();
         answer.head(self.unix_s(), close, &mut self.out);
         if !headless {
@@ -184,7 +187,9 @@ impl<R: Rt> Connection<R> {
 
     async fn stream(&mut self, mut stream: Stream, close: bool) -> Option<()> {
         stream_head(self.unix_s(), close, &mut self.out);
-        self.send().await?;
+        if !stream.holds_head() {
+            self.send().await?;
+        }
         let per_write = self.server.events_per_write.max(1);
         let mut batch = Batch::default();
         loop {
@@ -202,7 +207,7 @@ impl<R: Rt> Connection<R> {
                 }
             }
             match next {
-                Next::At(at) if at > now => self.sleep_until(at).await?,
+                Next::At(at) if at > now => self.wait(at, stream.seat()).await?,
                 // More is due: the others first.
                 Next::At(_) => yield_now().await,
                 Next::Done => break,
@@ -233,12 +238,22 @@ impl<R: Rt> Connection<R> {
         Some(())
     }
 
-    async fn sleep_until(&mut self, at: Instant) -> Option<()> {
+    /// Waits for a time, or for a change of what the leg of `seat` waits for.
+    async fn wait(&mut self, at: Instant, seat: Option<&Seat>) -> Option<()> {
         let left = at.since(self.server.clock.now());
         if left.is_zero() {
             return Some(());
         }
-        self.inbox.race(R::sleep(left)).await
+        let Some(seat) = seat else {
+            return self.inbox.race(R::sleep(left)).await;
+        };
+        let mut sleep = pin!(R::sleep(left));
+        let mut changed = pin!(seat.changed());
+        let either = poll_fn(|cx| {
+            let done = changed.as_mut().poll(cx).is_ready() || sleep.as_mut().poll(cx).is_ready();
+            if done { Poll::Ready(()) } else { Poll::Pending }
+        });
+        self.inbox.race(either).await
     }
 
     fn unix_s(&self) -> u64 {

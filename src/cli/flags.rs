@@ -72,11 +72,11 @@ pub struct Engine {
     /// Where the engine listens; may be given several times, for an engine each.
     #[arg(long, value_name = "A:P", required = true)]
     pub listen: Vec<SocketAddr>,
-    /// What it speaks; this version knows vllm.
-    #[arg(long, value_name = "vllm", default_value_t = Dialect::Vllm)]
+    /// What it speaks.
+    #[arg(long, value_name = "vllm|sglang|openai", default_value_t = Dialect::Vllm)]
     pub dialect: Dialect,
-    /// Its part in the fleet: once for all, or once per --listen. Shown at start; as with vLLM and NIXL, each engine
-    /// answers either leg.
+    /// Its part in the fleet: once for all, or once per --listen. With sglang it is the disaggregation mode, and both is
+    /// none; with the others it is shown at start and each engine answers either leg, as with vLLM and NIXL.
     #[arg(long, value_name = "prefill|decode|both", default_values_t = [Role::Both])]
     pub role: Vec<Role>,
     /// Milliseconds to read a prompt, 0 to 86400000.

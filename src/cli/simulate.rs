@@ -14,7 +14,7 @@ use std::thread;
 use super::engine::Server;
 use super::{Failure, flags, router};
 use crate::base::time::Clock;
-use crate::base::units::{Dialect, Role};
+use crate::base::units::Role;
 use crate::control::signals::Caught;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::clock::{self, MonotonicClock};
@@ -34,25 +34,20 @@ pub struct Simulated {
 
 /// Serves until a signal.
 pub fn run(args: flags::Engine) -> Result<(), Failure> {
-    if args.dialect != Dialect::Vllm {
-        let why = "only `vllm` is available in this version";
-        return Err(Failure::config(format!(
-            "--dialect {}: {why}",
-            args.dialect
-        )));
-    }
     let roles = roles(&args)?;
     end_on_signal().map_err(Failure::failed)?;
     let profile = Profile::flat(args.ttft_ms, args.tpot_ms);
-    let setup = |listen: &SocketAddr| {
+    let setup = |(listen, role): (&SocketAddr, &Role)| {
         let setup = Setup {
+            dialect: args.dialect,
+            role: *role,
             model: args.model.clone(),
             profile,
             ..Setup::default()
         };
         (*listen, setup)
     };
-    let engines = args.listen.iter().map(setup).collect();
+    let engines = args.listen.iter().zip(&roles).map(setup).collect();
     let simulated = start(engines, router::choice(args.driver), args.cpu)?;
     let mut out = io::stdout().lock();
     for (role, address) in roles.iter().zip(&simulated.addresses) {

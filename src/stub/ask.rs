@@ -3,10 +3,13 @@
 //!
 //! Invariant: an [`Ask`] has only values of the right type; whether they make sense together is checked in `engine`.
 
+mod dialect;
 mod reader;
+mod union;
 mod values;
 
 use self::reader::{Reader, Turn};
+use crate::base::units::Dialect;
 use crate::stub::handoff::Claim;
 use crate::stub::refusal::Refusal;
 use crate::stub::text;
@@ -61,6 +64,12 @@ pub struct Ask {
     pub stream_interval: Option<i64>,
     pub request_id: Option<String>,
     pub transfer: Transfer,
+    /// SGLang: the request's name, and where its legs meet.
+    pub rid: Option<String>,
+    pub bootstrap_host: Option<String>,
+    pub bootstrap_room: Option<u64>,
+    /// SGLang: the chat template was asked for reasoning.
+    pub thinking: bool,
 }
 
 impl Prompt {
@@ -90,8 +99,13 @@ impl Prompt {
     }
 }
 
-/// Reads `body`, which is UTF-8.
+/// Reads `body`, which is UTF-8, as vLLM does.
 pub fn read(route: Route, body: &[u8]) -> Result<Ask, Refusal> {
+    read_in(Dialect::Vllm, route, body)
+}
+
+/// Reads `body`, which is UTF-8. Members that a dialect does not know are passed over, whatever they hold.
+pub fn read_in(dialect: Dialect, route: Route, body: &[u8]) -> Result<Ask, Refusal> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     if body.is_empty() {
         return Err(Refusal::schema(
@@ -102,8 +116,11 @@ pub fn read(route: Route, body: &[u8]) -> Result<Ask, Refusal> {
             "",
         ));
     }
-    let mut reader = Reader::new(body);
-    let mut ask = reader.body(route)?;
+    let mut reader = Reader::new(dialect, body);
+    let mut ask = reader.body(route).map_err(|refusal| {
+        // JSON or not comes before what it holds.
+        values::not_json(body).unwrap_or(refusal)
+    })?;
     if route != Route::Completion
         && let Some(messages) = reader.messages.take()
     {
@@ -180,10 +197,13 @@ pub mod fuzzing {
 
     use serde_json::Value;
 
-    use super::{Route, read};
+    use super::{Dialect, Route, read, read_in};
 
     pub fn fuzz(data: &[u8]) {
         for route in [Route::Completion, Route::Chat, Route::Tokenize] {
+            for dialect in [Dialect::Sglang, Dialect::Openai] {
+                let _ = read_in(dialect, route, data);
+            }
             let Ok(ask) = read(route, data) else {
                 continue;
             };

@@ -9,8 +9,11 @@
 //! Invariant: a dead engine answers no completion and calls itself unhealthy until [`Engine::restart`].
 
 mod check;
+mod dialect;
+mod meeting;
 mod page;
 mod setup;
+mod sglang;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,13 +21,15 @@ use std::time::Duration;
 pub use self::setup::Setup;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
+use crate::base::units::Dialect;
 use crate::stub::answer::Answer;
-use crate::stub::ask::{self, Ask, Route, Transfer};
+use crate::stub::ask::{self, Route, Transfer};
 use crate::stub::handoff::{EngineName, Handoffs, Taken, engine_name};
 use crate::stub::load::{Finish, Load, Resident};
 use crate::stub::refusal::Refusal;
-use crate::stub::stream::{Plan, Shape, Stream};
-use crate::stub::vllm::{self, pages};
+use crate::stub::rooms::Seat;
+use crate::stub::stream::{Plan, Stream};
+use crate::stub::vllm;
 
 /// One request as it came, its head read and its body whole.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,13 +57,18 @@ pub struct Whole {
     pub ready_at: Instant,
     answer: Answer,
     resident: Option<(Resident, Finish)>,
+    dialect: Dialect,
+    /// Where it meets the other leg, and how long it takes from there.
+    meets: Option<Box<(Seat, Duration)>>,
 }
 
 impl Whole {
     /// The answer, once it is ready; an engine that died meanwhile answers 500.
     pub fn take(self) -> Answer {
         match self.resident {
-            Some((resident, _)) if resident.load().is_dead() => Refusal::core_died().answer(),
+            Some((resident, _)) if resident.load().is_dead() => {
+                dialect::refused(self.dialect, &Refusal::core_died())
+            }
             Some((resident, finish)) => {
                 resident.load().finished(finish);
                 self.answer
@@ -78,6 +88,7 @@ pub struct World {
 impl World {
     /// A request to the engine at `index`, which exists.
     pub fn request(&mut self, index: usize, now: Instant, incoming: &Incoming<'_>) -> Reply {
+        self.handoffs.rooms.matched = sglang::are_matched(&self.engines);
         self.engines[index].request(now, incoming, &mut self.handoffs)
     }
 }
@@ -151,21 +162,20 @@ impl Engine {
         let route = match path {
             b"/v1/completions" => Some(Route::Completion),
             b"/v1/chat/completions" => Some(Route::Chat),
-            b"/tokenize" => Some(Route::Tokenize),
+            _ if self.is_tokenize(path) => Some(Route::Tokenize),
             _ => None,
         };
         let Some(route) = route else {
             return at_once(now, self.page(now, path, incoming.method, handoffs));
         };
         if incoming.method != b"POST" {
-            return at_once(now, Answer::detail(405, "Method Not Allowed", Some("POST")));
+            return at_once(now, self.no_method("POST"));
         }
         if std::str::from_utf8(incoming.body).is_err() {
-            let answer = Answer::detail(400, "There was an error parsing the body", None);
-            return at_once(now, answer);
+            return at_once(now, self.no_utf8());
         }
         self.asked(now, route, incoming, handoffs)
-            .unwrap_or_else(|refusal| at_once(now, refusal.answer()))
+            .unwrap_or_else(|refusal| at_once(now, self.refused(&refusal)))
     }
 
     fn asked(
@@ -175,10 +185,11 @@ impl Engine {
         incoming: &Incoming<'_>,
         handoffs: &mut Handoffs,
     ) -> Result<Reply, Refusal> {
-        if !is_json(incoming.content_type) {
+        let dialect = self.setup.dialect;
+        if dialect != Dialect::Openai && !dialect::is_json(incoming.content_type) {
             return Err(Refusal::media_type());
         }
-        let ask = ask::read(route, incoming.body)?;
+        let mut ask = ask::read_in(dialect, route, incoming.body)?;
         let checked = self.check(route, &ask);
         if checked.is_err()
             && let Transfer::Fetch(claim) = &ask.transfer
@@ -191,8 +202,7 @@ impl Engine {
                 .return_token_strs
                 .then(|| ask.prompt.as_ref().map(ask::Prompt::strs))
                 .flatten();
-            let answer = pages::tokenized(&ids, strs.as_deref(), self.setup.len_max);
-            return Ok(at_once(now, answer));
+            return Ok(at_once(now, self.tokenized(&ids, strs.as_deref())));
         }
         if self.load.is_dead() {
             return Err(Refusal::core_died());
@@ -200,6 +210,8 @@ impl Engine {
         let job = Job {
             route,
             id: self.answer_id(route, incoming, &ask),
+            model: self.answer_model(&mut ask),
+            reasoning: sglang::reasoning(route, &ask, &plan),
             plan,
             prompt_ids: ids,
             stream: ask.stream,
@@ -208,7 +220,11 @@ impl Engine {
                 running_usage: ask.include_usage && ask.continuous_usage,
             },
         };
-        Ok(self.generate(now, job, &ask.transfer, handoffs))
+        match dialect {
+            Dialect::Vllm => Ok(self.generate(now, job, &ask.transfer, handoffs)),
+            Dialect::Sglang => self.meet(now, job, &ask, handoffs),
+            Dialect::Openai => Ok(self.start(now, job, false, None)),
+        }
     }
 
     /// Starts the request, which is all right.
@@ -241,7 +257,7 @@ impl Engine {
 
     fn fail(&self, now: Instant, job: &Job, refusal: Refusal) -> Reply {
         if !job.stream {
-            return at_once(now, refusal.answer());
+            return at_once(now, self.refused(&refusal));
         }
         let shape = self.shape(now, job);
         Reply::Stream(Box::new(Stream::failed(shape, job.plan, now, refusal)))
@@ -256,27 +272,46 @@ impl Engine {
         keep: Option<&mut Handoffs>,
     ) -> Reply {
         let (plan, profile) = (job.plan, self.setup.profile);
-        let mut resident = Resident::new(self.load.clone(), plan.prompt_tokens);
+        let resident = Resident::new(self.load.clone(), plan.prompt_tokens);
         let interval = profile.interval(self.load.kv_tokens(), self.load.running());
         let first_at = if fetched {
             now + profile.transfer() + interval
         } else {
             self.load.read_prompt(now, &profile, plan.prompt_tokens)
         };
+        self.begin(now, job, resident, first_at, keep, None)
+    }
+
+    /// `seat`: where the first token waits for another leg, instead of `first_at`.
+    fn begin(
+        &mut self,
+        now: Instant,
+        job: Job,
+        mut resident: Resident,
+        first_at: Instant,
+        keep: Option<&mut Handoffs>,
+        seat: Option<Seat>,
+    ) -> Reply {
+        let (plan, profile) = (job.plan, self.setup.profile);
+        let interval = profile.interval(self.load.kv_tokens(), self.load.running());
         if job.stream {
             if let Some(handoffs) = keep {
                 // For a leg that never learns of it: a stream does not show the parameters.
                 self.offer(first_at, &job, handoffs);
             }
             let shape = self.shape(now, &job);
-            let stream = Stream::new(shape, plan, profile, resident, first_at);
+            let mut stream = Stream::new(shape, plan, profile, resident, first_at);
+            if let Some(seat) = seat {
+                stream = stream.seated(seat);
+            }
             return Reply::Stream(Box::new(stream));
         }
         resident.grow(plan.tokens);
         let rest = interval
             .as_nanos()
             .saturating_mul(u128::from(plan.tokens - 1));
-        let ready_at = first_at + Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX));
+        let rest = Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX));
+        let ready_at = first_at + rest;
         let offer = keep.map(|handoffs| self.offer(ready_at, &job, handoffs));
         let parameters = offer.as_ref().map(|(request, blocks)| vllm::Parameters {
             blocks,
@@ -286,32 +321,13 @@ impl Engine {
             port: self.setup.port,
             tokens: plan.prompt_tokens + plan.tokens - 1,
         });
-        let names = self.names(now, &job.id);
         Reply::Whole(Whole {
             ready_at,
-            answer: vllm::whole(
-                job.route,
-                &names,
-                &plan,
-                &job.prompt_ids,
-                parameters.as_ref(),
-            ),
+            answer: self.whole(now, &job, parameters.as_ref()),
             resident: Some((resident, plan.finish)),
+            dialect: self.setup.dialect,
+            meets: seat.map(|seat| Box::new((seat, rest))),
         })
-    }
-
-    fn names<'a>(&'a self, now: Instant, id: &'a str) -> vllm::Names<'a> {
-        vllm::Names {
-            id,
-            model: &self.setup.model,
-            fingerprint: &self.fingerprint,
-            created: self.unix_s(now),
-        }
-    }
-
-    fn shape(&self, now: Instant, job: &Job) -> Shape {
-        let names = self.names(now, &job.id);
-        vllm::shape(job.route, &names, &job.plan, &job.prompt_ids, job.extras)
     }
 
     /// Keeps the KV of a prefill leg; returns the request's name among engines, and its blocks.
@@ -345,19 +361,6 @@ impl Engine {
         (request, blocks)
     }
 
-    fn answer_id(&mut self, route: Route, incoming: &Incoming<'_>, ask: &Ask) -> String {
-        let prefix = if route == Route::Chat {
-            "chatcmpl"
-        } else {
-            "cmpl"
-        };
-        match (incoming.request_id, &ask.request_id) {
-            (Some(id), _) => format!("{prefix}-{}", String::from_utf8_lossy(id)),
-            (None, Some(id)) => format!("{prefix}-{id}"),
-            (None, None) => format!("{prefix}-{:016x}", self.prng.u64()),
-        }
-    }
-
     /// The time of day.
     pub fn unix_s(&self, now: Instant) -> u64 {
         self.setup.epoch_unix_s + now.nanos() / 1_000_000_000
@@ -369,6 +372,10 @@ struct Job {
     route: Route,
     /// The answer's id, prefix and all.
     id: String,
+    /// The model as the answer names it.
+    model: String,
+    /// Tokens at the start that are reasoning.
+    reasoning: u64,
     plan: Plan,
     prompt_ids: Vec<u32>,
     stream: bool,
@@ -380,15 +387,7 @@ fn at_once(now: Instant, answer: Answer) -> Reply {
         ready_at: now,
         answer,
         resident: None,
+        dialect: Dialect::Vllm,
+        meets: None,
     })
-}
-
-/// vLLM takes `application/json` only, with or without parameters.
-fn is_json(content_type: Option<&[u8]>) -> bool {
-    let media = content_type
-        .unwrap_or(b"")
-        .split(|b| *b == b';')
-        .next()
-        .unwrap_or(b"");
-    media.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }

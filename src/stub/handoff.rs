@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
+use crate::stub::rooms::Rooms;
 
 /// How long a producer keeps blocks that nobody fetches: vLLM 0.32.0 held them for 30 s.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -73,6 +74,8 @@ pub struct Handoffs {
     held: BTreeMap<EngineName, u64>,
     dead: BTreeSet<EngineName>,
     pub counts: Counts,
+    /// Where legs of SGLang meet; the world's, as the handoffs are.
+    pub rooms: Rooms,
 }
 
 #[derive(Debug)]
@@ -145,6 +148,7 @@ impl Handoffs {
     pub fn bury(&mut self, engine: EngineName) {
         self.live.retain(|_, offer| offer.engine != engine);
         self.held.remove(&engine);
+        self.rooms.bury(&engine);
         self.dead.insert(engine);
     }
 

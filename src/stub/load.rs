@@ -4,7 +4,7 @@
 //! Invariant: `running` = live residents; `kv_tokens` = Σ of their tokens; both 0 at rest.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use crate::base::time::Instant;
@@ -40,6 +40,8 @@ pub struct Load {
     pub(super) generation_tokens: Cell<u64>,
     pub(super) stopped: Cell<u64>,
     pub(super) cut: Cell<u64>,
+    /// Request ids in use, of dialects that allow each once at a time.
+    rids: RefCell<BTreeSet<String>>,
     /// The engine core died: all that runs fails, nothing new starts.
     dead: Cell<bool>,
 }
@@ -64,6 +66,10 @@ impl Load {
 
     pub fn is_dead(&self) -> bool {
         self.dead.get()
+    }
+
+    pub(super) fn has_rid(&self, rid: &str) -> bool {
+        self.rids.borrow().contains(rid)
     }
 
     pub(super) fn kill(&self) {
@@ -98,6 +104,7 @@ impl Load {
 pub struct Resident {
     load: Rc<Load>,
     tokens: u64,
+    rid: Option<String>,
 }
 
 impl Resident {
@@ -109,7 +116,16 @@ impl Resident {
         Resident {
             load,
             tokens: prompt_tokens,
+            rid: None,
         }
+    }
+
+    /// Takes `rid`, which nobody has, for as long as this is resident.
+    pub(super) fn hold_rid(&mut self, rid: String) {
+        debug_assert!(self.rid.is_none());
+        let fresh = self.load.rids.borrow_mut().insert(rid.clone());
+        debug_assert!(fresh);
+        self.rid = Some(rid);
     }
 
     pub(super) fn load(&self) -> &Load {
@@ -129,6 +145,9 @@ impl Resident {
 impl Drop for Resident {
     fn drop(&mut self) {
         let load = &*self.load;
+        if let Some(rid) = &self.rid {
+            load.rids.borrow_mut().remove(rid);
+        }
         debug_assert!(load.running.get() >= 1);
         debug_assert!(load.kv_tokens.get() >= self.tokens);
         load.running.set(load.running.get() - 1);

@@ -8,11 +8,12 @@
 //! | [`profile`] | how long things take |
 //! | [`text`] | the vocabulary: tokens of prompts and answers, and a check that an answer is complete |
 //! | [`ask`] | what a request body asks |
-//! | [`handoff`] | KV between engines |
+//! | [`handoff`] | KV between engines (vLLM) |
+//! | [`rooms`] | legs that meet (SGLang) |
 //! | [`load`] | what is resident on an engine |
 //! | [`engine`] | requests to replies |
 //! | [`stream`] | a streamed reply, event by event |
-//! | [`vllm`] | the bytes of the vLLM dialect |
+//! | [`vllm`], [`sglang`], [`openai`] | the bytes of a dialect |
 //! | [`refusal`], [`answer`] | errors; whole answers and heads |
 //!
 //! A dialect is a module like `vllm` that fills a [`stream::Shape`] and writes whole answers; the rest is common to all.
@@ -25,6 +26,8 @@ pub mod ask;
 
 pub mod handoff;
 
+pub mod rooms;
+
 pub mod load;
 
 pub mod engine;
@@ -32,6 +35,10 @@ pub mod engine;
 pub mod stream;
 
 pub mod vllm;
+
+pub mod sglang;
+
+pub mod openai;
 
 pub mod refusal;
 

@@ -75,6 +75,14 @@ impl Refusal {
         )
     }
 
+    /// A request that failed for the reason given.
+    pub fn failed(message: String) -> Self {
+        Refusal {
+            message,
+            ..Refusal::internal()
+        }
+    }
+
     fn server(message: &str) -> Self {
         Refusal {
             status: 500,
@@ -108,7 +116,7 @@ impl Refusal {
         out.extend_from_slice(event.as_bytes());
     }
 
-    fn param_json(&self) -> String {
+    pub(super) fn param_json(&self) -> String {
         self.param.as_deref().map_or("null".into(), quoted)
     }
 }

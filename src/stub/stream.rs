@@ -6,58 +6,16 @@
 //!
 //! Invariant: `sent ≤ made ≤ plan.tokens`; one `Batch` event is one event of the stream, its blank line included.
 
+mod shape;
+
+pub use self::shape::{RunningUsage, Shape, Usage};
 use crate::base::time::Instant;
 use crate::stub::load::{Finish, Resident};
 use crate::stub::profile::Profile;
 use crate::stub::refusal::Refusal;
+use crate::stub::rooms::{Seat, Standing};
+use crate::stub::sglang;
 use crate::stub::text;
-
-/// The fixed parts of a stream's events, as a dialect writes them.
-#[derive(Clone, Debug, Default)]
-pub struct Shape {
-    /// A whole event before the first token (chat's role event), or empty.
-    pub opening: Vec<u8>,
-    /// Up to the text.
-    pub head: Vec<u8>,
-    /// Around the text.
-    pub text_open: &'static str,
-    pub text_close: &'static str,
-    /// In place of all three when there is no text.
-    pub text_none: &'static str,
-    /// Whether an event without text and ids is not sent at all.
-    pub skip_silent: bool,
-    /// From the text to the ids: for a middle event, and around the finish word of the last one.
-    pub middle: Vec<u8>,
-    pub last_open: &'static str,
-    pub last_close: &'static str,
-    /// As `middle` and `last_close` for the first token's event, where that differs (completions put the prompt's ids there).
-    pub first: Option<(Vec<u8>, Vec<u8>)>,
-    /// After the ids, to where usage may stand.
-    pub close: &'static str,
-    /// From there to the end of the event: for a middle event, and for the last one.
-    pub end: &'static str,
-    pub last_end: Vec<u8>,
-    /// Running usage in each event, written before `end`.
-    pub running_usage: Option<RunningUsage>,
-    /// The usage event up to the completion count, and from `total_tokens`' place on.
-    pub usage: Option<Usage>,
-    /// The end of the stream.
-    pub done: &'static str,
-}
-
-/// `"usage"` of an event: prompt and total and completion counts in this order, between fixed parts.
-#[derive(Clone, Debug, Default)]
-pub struct Usage {
-    /// Up to the total.
-    pub head: Vec<u8>,
-    /// From the total to the completion count.
-    pub between: &'static str,
-    /// After it.
-    pub tail: Vec<u8>,
-}
-
-/// Usage inside the events of tokens.
-pub type RunningUsage = Usage;
 
 /// What is to be generated.
 #[derive(Clone, Copy, Debug)]
@@ -103,12 +61,16 @@ pub struct Stream {
     sent: u64,
     /// The KV never came: said at once, instead of tokens.
     failed: Option<Refusal>,
+    /// Where the KV is to come from, or to go, for a leg that meets another; and whether that is still to be.
+    seat: Option<Seat>,
+    waiting: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Opening,
     Tokens,
+    Finish,
     Usage,
     Mark,
     Done,
@@ -169,6 +131,8 @@ impl Stream {
             made: 0,
             sent: 0,
             failed: None,
+            seat: None,
+            waiting: false,
         }
     }
 
@@ -184,7 +148,26 @@ impl Stream {
             made: 0,
             sent: 0,
             failed: Some(refusal),
+            seat: None,
+            waiting: false,
         }
+    }
+
+    /// The first token comes when the leg of `seat` has met the other.
+    pub(super) fn seated(mut self, seat: Seat) -> Self {
+        self.seat = Some(seat);
+        self.waiting = true;
+        self
+    }
+
+    /// What may end a wait early.
+    pub fn seat(&self) -> Option<&Seat> {
+        self.seat.as_ref().filter(|_| self.waiting)
+    }
+
+    /// Whether the response's head goes out with the first event, not before.
+    pub fn holds_head(&self) -> bool {
+        self.shape.holds_head
     }
 
     /// What this stream generates.
@@ -196,6 +179,9 @@ impl Stream {
     /// are due already.
     pub fn poll(&mut self, now: Instant, events_max: usize, out: &mut Batch) -> Next {
         self.fail_if_dead();
+        if let Some(until) = self.wait(now) {
+            return Next::At(until);
+        }
         let full = out.ends.len() + events_max.max(1);
         loop {
             if self.stage == Stage::Done {
@@ -211,12 +197,35 @@ impl Stream {
         }
     }
 
+    /// Until when the other leg keeps this one waiting.
+    fn wait(&mut self, now: Instant) -> Option<Instant> {
+        let seat = self.seat()?;
+        match seat.poll(now) {
+            Standing::Waits(until) => return Some(until),
+            Standing::Ready(at) => self.due = at,
+            Standing::Failed(fault) => {
+                let refusal = sglang::unmet(seat, fault);
+                self.failed.get_or_insert(refusal);
+                self.resident = None;
+                self.due = now;
+            }
+        }
+        self.waiting = false;
+        None
+    }
+
     /// One event, or one token that makes none.
     fn step(&mut self, out: &mut Batch) {
         if let Some(refusal) = self.failed.take() {
-            refusal.event(&mut out.bytes);
+            match self.shape.fault {
+                Some(write) => write(&refusal, &mut out.bytes),
+                None => refusal.event(&mut out.bytes),
+            }
             out.cut();
-            self.stage = Stage::Mark;
+            self.stage = match self.shape.fault_ends {
+                true => Stage::Done,
+                false => Stage::Mark,
+            };
             return;
         }
         match self.stage {
@@ -226,6 +235,13 @@ impl Stream {
                 self.stage = Stage::Tokens;
             }
             Stage::Tokens => self.token(out),
+            Stage::Finish => {
+                if !self.shape.finish.is_empty() {
+                    out.bytes.extend_from_slice(&self.shape.finish);
+                    out.cut();
+                }
+                self.stage = Stage::Usage;
+            }
             Stage::Usage => {
                 if let Some(usage) = &self.shape.usage {
                     put_usage(usage, &self.plan, self.plan.tokens, &mut out.bytes);
@@ -258,15 +274,16 @@ impl Stream {
         let silent = self.shape.skip_silent
             && !self.plan.ids
             && (self.sent..self.made).all(|i| text::is_silent(self.plan.id(i)));
-        if last || (full && !silent) {
-            self.event(last, &mut out.bytes);
+        let finishes = last && self.shape.finish.is_empty();
+        if finishes || ((last || full) && !silent) {
+            self.event(finishes, &mut out.bytes);
             out.cut();
             self.sent = self.made;
         }
         if last {
             // The engine is done with it, whatever the reader still has to take.
             self.resident = None;
-            self.stage = Stage::Usage;
+            self.stage = Stage::Finish;
         }
     }
 
@@ -276,7 +293,11 @@ impl Stream {
         let (from, to) = (self.sent, self.made);
         out.extend_from_slice(&shape.head);
         let text_at = out.len();
-        out.extend_from_slice(shape.text_open.as_bytes());
+        let open = match from < shape.reasoning {
+            true => shape.reasoning_open,
+            false => shape.text_open,
+        };
+        out.extend_from_slice(open.as_bytes());
         let bare = out.len();
         for i in from..to {
             text::piece_json(self.plan.id(i), out);
@@ -313,8 +334,11 @@ impl Stream {
                 put_integer(u64::from(self.plan.id(i)), out);
             }
             out.push(b']');
-        } else {
+        } else if !shape.no_ids {
             out.extend_from_slice(b"null");
+        }
+        if from == 0 {
+            out.extend_from_slice(&shape.first_tail);
         }
         out.extend_from_slice(shape.close.as_bytes());
         if let Some(usage) = &shape.running_usage {
@@ -331,6 +355,7 @@ impl Stream {
         if self.resident.as_ref().is_some_and(|r| r.load().is_dead()) {
             self.resident = None;
             self.failed = Some(Refusal::core_died());
+            self.waiting = false;
             self.due = Instant::ZERO;
         }
     }

@@ -270,7 +270,7 @@ fn put_parameters(p: &Parameters<'_>, out: &mut Vec<u8>) {
 const COMPLETION: &str = r#","completion_tokens":"#;
 
 /// A list of ids, or `null`.
-fn put_ids(ids: Option<&[u32]>, out: &mut Vec<u8>) {
+pub(super) fn put_ids(ids: Option<&[u32]>, out: &mut Vec<u8>) {
     let Some(ids) = ids else {
         out.extend_from_slice(b"null");
         return;

@@ -1,6 +1,7 @@
 //! `engine`: simulated engines as processes of their own, alone, in one process, and behind a router.
 
 use std::net::SocketAddr;
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -133,6 +134,84 @@ fn engines_of_two_processes_work_together_behind_a_router() {
     router.signal("TERM");
     let ended = router.end();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
+}
+
+/// The first leg waits on its connection and is woken by the second.
+// proves R-CLI-3, R-LEG-5
+#[test]
+fn legs_of_sglang_meet_over_sockets() {
+    for driver in ["auto", "epoll"] {
+        let mut child = engine(&[
+            "--listen",
+            "127.0.0.1:0",
+            "--dialect",
+            "sglang",
+            "--role",
+            "prefill",
+            "--role",
+            "decode",
+            "--driver",
+            driver,
+        ]);
+        let lines = [
+            child.out_line("engine prefill, sglang"),
+            child.out_line("engine decode, sglang"),
+        ];
+        let [a, b] = lines.map(|line| address(&line));
+        let leg = |stream: bool| {
+            json!({
+                "model": "m", "prompt": "one two three", "max_tokens": 4, "stream": stream,
+                "return_token_ids": true, "rid": format!("r-{stream}"),
+                "bootstrap_host": "127.0.0.1", "bootstrap_port": 8998,
+                "bootstrap_room": 9_223_372_036_854_775_001u64,
+            })
+        };
+        for first in [a, b] {
+            let second = if first == a { b } else { a };
+            let body = |at| leg(at == b);
+            let early = body(first);
+            let early = thread::spawn(move || http::post(first, "/v1/completions", &early));
+            let late = http::post(second, "/v1/completions", &body(second));
+            let early = early.join().expect("an answer");
+            let (prefill, decode) = if first == a {
+                (early, late)
+            } else {
+                (late, early)
+            };
+            let prefill = prefill.json();
+            assert_eq!(prefill["usage"]["completion_tokens"], 1, "{prefill}");
+            let ids: Vec<Value> = decode
+                .events()
+                .iter()
+                .filter_map(|event| event["choices"][0]["token_ids"].get(0).cloned())
+                .collect();
+            assert_eq!(ids.len(), 4, "{ids:?}");
+            assert_eq!(prefill["choices"][0]["token_ids"][0], ids[0]);
+        }
+        let refused = http::post(b, "/v1/completions", &json!({"prompt": "x"}));
+        assert_eq!(
+            (refused.status, &refused.json()["object"]),
+            (400, &json!("error"))
+        );
+        assert_eq!(metric(a, "narwhal_stub_rooms_met_total"), 2);
+    }
+}
+
+// proves R-CLI-3
+#[test]
+fn a_plain_server_has_one_leg_and_no_tokenizer() {
+    let mut child = engine(&["--dialect", "openai", "--model", "m"]);
+    let at = address(&child.out_line("engine both, openai"));
+    let body = json!({
+        "model": "m", "prompt": "x", "max_tokens": 3, "stream": true, "return_token_ids": true,
+        "stream_options": {"include_usage": true},
+    });
+    let events = http::post(at, "/v1/completions", &body).events();
+    let counted = events.iter().find(|event| event["usage"].is_object());
+    assert_eq!(counted.expect("usage")["usage"]["completion_tokens"], 3);
+    assert_eq!(http::post(at, "/tokenize", &body).status, 404);
+    let other = http::post(at, "/v1/completions", &json!({"model": "n", "prompt": "x"}));
+    assert_eq!(other.json()["error"]["code"], "model_not_found");
 }
 
 #[test]

@@ -126,10 +126,7 @@ fn a_wrong_command_line_is_2_and_says_what_is_wrong() {
             with(&["--role", "prefill", "--role", "decode"]),
             &["--role: given 2 times for 1 --listen"],
         ),
-        (
-            with(&["--dialect", "sglang"]),
-            &["--dialect sglang: only `vllm`"],
-        ),
+        (with(&["--dialect", "sglang2"]), &["'sglang2'", "sglang"]),
         (with(&["--dialect", "tgi"]), &["'tgi'", "vllm"]),
         (
             with(&["--driver", "kqueue"]),

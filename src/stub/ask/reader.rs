@@ -3,8 +3,10 @@
 //!
 //! Invariant: `member` leaves the cursor anywhere; `body` puts it behind the member's value, which it has checked whole.
 
-use super::values::{DICT, STRING, json};
+use super::dialect::unknown;
+use super::values::{DICT, LIST, STRING, json};
 use super::{Ask, Part, Prompt, Route, Transfer, no_prompt};
+use crate::base::units::Dialect;
 use crate::stub::handoff::Claim;
 use crate::stub::refusal::Refusal;
 use crate::wire::json::{Cursor, Kind, RawStr};
@@ -13,6 +15,7 @@ use crate::wire::json::{Cursor, Kind, RawStr};
 pub(super) type Turn = (Vec<u8>, Vec<u8>);
 
 pub(super) struct Reader<'a> {
+    dialect: Dialect,
     pub(super) cursor: Cursor<'a>,
     pub(super) members: usize,
     pub(super) messages: Option<Vec<Turn>>,
@@ -21,8 +24,9 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(body: &'a [u8]) -> Self {
+    pub(super) fn new(dialect: Dialect, body: &'a [u8]) -> Self {
         Reader {
+            dialect,
             cursor: Cursor::new(body),
             members: 0,
             messages: None,
@@ -54,13 +58,23 @@ impl<'a> Reader<'a> {
             let before = self.cursor.clone();
             self.cursor.skip().map_err(json)?;
             let after = std::mem::replace(&mut self.cursor, before);
-            if let Err(refusal) = self.member(route, &mut ask, key) {
+            if let Err(refusal) = self.member_in(route, &mut ask, key) {
                 wrong.get_or_insert(refusal);
             }
             self.cursor = after;
         }
         self.finish()?;
         wrong.map_or(Ok(ask), Err)
+    }
+
+    /// As [`Reader::member`], for what this dialect knows.
+    fn member_in(&mut self, route: Route, ask: &mut Ask, key: RawStr<'a>) -> Result<(), Refusal> {
+        if unknown(self.dialect, route, key)
+            || (self.dialect == Dialect::Sglang && self.sglang_member(route, ask, key)?)
+        {
+            return Ok(());
+        }
+        self.member(route, ask, key)
     }
 
     fn member(&mut self, route: Route, ask: &mut Ask, key: RawStr<'a>) -> Result<(), Refusal> {
@@ -211,9 +225,7 @@ impl<'a> Reader<'a> {
                 Ok(Prompt(vec![Part::Text(text)]))
             }
             Kind::Array => self.prompt_list(),
-            _ => {
-                Err(self.type_fault("list_type", "body.prompt", "Input should be a valid list")?)
-            }
+            _ => Err(self.prompt_faults()?),
         }
     }
 
@@ -222,6 +234,7 @@ impl<'a> Reader<'a> {
         let mut ids = Vec::new();
         let mut prompt = None;
         let mut prompts = 0;
+        let start = self.cursor.clone();
         let mut walk = self.cursor.array().map_err(json)?;
         while self.cursor.item(&mut walk).map_err(json)? {
             match self.peek()? {
@@ -234,11 +247,23 @@ impl<'a> Reader<'a> {
                     let mut ids = Vec::new();
                     let mut inner = self.cursor.array().map_err(json)?;
                     while self.cursor.item(&mut inner).map_err(json)? {
-                        ids.push(self.prompt_id(ids.len())?);
+                        match self.prompt_id("") {
+                            Ok(id) => ids.push(id),
+                            Err(_) => {
+                                self.cursor = start;
+                                return Err(self.prompt_faults()?);
+                            }
+                        }
                     }
                     prompt = Some(Prompt(vec![Part::Ids(ids)]));
                 }
-                _ => ids.push(self.prompt_id(ids.len())?),
+                _ => match self.prompt_id("") {
+                    Ok(id) => ids.push(id),
+                    Err(_) => {
+                        self.cursor = start;
+                        return Err(self.prompt_faults()?);
+                    }
+                },
             }
         }
         match (prompts, prompt, ids.is_empty()) {
@@ -252,18 +277,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn prompt_id(&mut self, index: usize) -> Result<u32, Refusal> {
-        let loc = format!("body.prompt.{index}");
+    pub(super) fn prompt_id(&mut self, loc: &str) -> Result<u32, Refusal> {
         let value = match self.peek()? {
-            Kind::Number => self.integer(&loc)?,
+            Kind::Number => self.integer(loc)?,
             _ => None,
         };
         match value {
-            None => Err(self.type_fault("int_type", &loc, "Input should be a valid integer")?),
+            None => Err(self.type_fault("int_type", loc, "Input should be a valid integer")?),
             Some(n) => u32::try_from(n).map_err(|_| {
                 let msg = "Input should be greater than or equal to 0";
                 let more = ", 'ctx': {'ge': 0}";
-                Refusal::schema("greater_than_equal", &loc, msg, &n.to_string(), more)
+                Refusal::schema("greater_than_equal", loc, msg, &n.to_string(), more)
             }),
         }
     }
@@ -271,7 +295,7 @@ impl<'a> Reader<'a> {
     fn messages(&mut self) -> Result<Vec<Turn>, Refusal> {
         let loc = "body.messages";
         if self.peek()? != Kind::Array {
-            return Err(self.type_fault("list_type", loc, "Input should be a valid list")?);
+            return Err(self.type_fault("list_type", loc, LIST)?);
         }
         let mut out = Vec::new();
         let mut walk = self.cursor.array().map_err(json)?;

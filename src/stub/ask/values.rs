@@ -4,7 +4,7 @@
 
 use super::reader::Reader;
 use crate::stub::refusal::Refusal;
-use crate::wire::json::{JsonFault, Kind, What};
+use crate::wire::json::{Cursor, JsonFault, Kind, What};
 
 impl Reader<'_> {
     pub(super) fn text(&mut self, loc: &str) -> Result<Option<String>, Refusal> {
@@ -137,18 +137,71 @@ impl Reader<'_> {
 }
 
 pub(super) const STRING: &str = "Input should be a valid string";
+pub(super) const LIST: &str = "Input should be a valid list";
 pub(super) const DICT: &str = "Input should be a valid dictionary";
 
+/// A fault on the way; [`not_json`] finds the words for it.
 pub(super) fn json(fault: JsonFault) -> Refusal {
-    let loc = format!("body.{}", fault.at);
-    let error = match fault.what {
-        What::End => "Unterminated string starting at",
-        What::Byte | What::Number => "Expecting value",
-        What::String | What::Surrogate => "Invalid control character at",
-        What::Depth => "maximum recursion depth exceeded",
-        What::Trailing => "Extra data",
+    decode_error(fault.at, "Expecting value")
+}
+
+/// What Python's decoder says of a body that is no JSON, and where it says it is.
+pub(super) fn not_json(body: &[u8]) -> Option<Refusal> {
+    let mut cursor = Cursor::new(body);
+    let fault = match cursor.skip() {
+        Ok(_) => cursor.finish().err()?,
+        Err(fault) => fault,
     };
-    let more = format!(", 'ctx': {{'error': '{error}'}}");
+    let (at, error) = python(body, fault);
+    Some(decode_error(at, error))
+}
+
+fn python(body: &[u8], fault: JsonFault) -> (usize, &'static str) {
+    const NAME: &str = "Expecting property name enclosed in double quotes";
+    let (mut open, mut string, mut last, mut is_name) = (Vec::new(), None, b' ', false);
+    let mut at = 0;
+    // Brackets nest no deeper than the cursor went.
+    while at < fault.at.min(body.len()) {
+        match (string, body[at]) {
+            (Some(_), b'\\') => at += 1,
+            (Some(_), b'"') => (string, last) = (None, b'"'),
+            (None, b'"') => {
+                is_name = open.last() == Some(&b'{') && matches!(last, b'{' | b',');
+                string = Some(at);
+            }
+            (None, b @ (b'{' | b'[')) => {
+                open.push(b);
+                last = b;
+            }
+            (None, b @ (b'}' | b']')) => {
+                open.pop();
+                last = b;
+            }
+            (None, b) if !b.is_ascii_whitespace() => last = b,
+            _ => {}
+        }
+        at += 1;
+    }
+    let error = match (fault.what, open.last(), last) {
+        (What::Depth, ..) => "maximum recursion depth exceeded",
+        (What::Trailing, ..) => "Extra data",
+        (What::End, ..) if string.is_some() => "Unterminated string starting at",
+        (What::String | What::Surrogate, ..) => "Invalid control character at",
+        (_, Some(b'{'), b'{' | b',') => NAME,
+        (_, Some(b'{'), b'"') if is_name => "Expecting ':' delimiter",
+        (_, Some(b'{'), b':') | (_, Some(b'['), b'[' | b',') | (_, None, _) => "Expecting value",
+        _ => "Expecting ',' delimiter",
+    };
+    let at = match (fault.what, string) {
+        (What::End, Some(start)) => start,
+        _ => fault.at,
+    };
+    (at, error)
+}
+
+fn decode_error(at: usize, error: &str) -> Refusal {
+    let loc = format!("body.{at}");
+    let more = format!(", 'ctx': {{'error': '{}'}}", error.replace('\'', "\\'"));
     Refusal::schema(
         "json_invalid",
         &loc,

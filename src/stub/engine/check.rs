@@ -3,16 +3,18 @@
 //! Invariant: of a plan that passed, `prompt_tokens + tokens ≤ len_max`, `tokens ≥ 1`, `interval ≥ 1`.
 
 use super::Engine;
+use crate::base::units::{Dialect, Role};
 use crate::stub::ask::{Ask, Prompt, Route};
 use crate::stub::load::Finish;
 use crate::stub::refusal::Refusal;
 use crate::stub::stream::Plan;
-use crate::stub::text;
+use crate::stub::{sglang, text};
 
 impl Engine {
     /// Everything that vLLM refuses before it starts, in its order: the schema's cross-checks, the model, the prompt, the limits.
     pub(super) fn check(&self, route: Route, ask: &Ask) -> Result<(Plan, Vec<u32>), Refusal> {
-        if ask.stream_options && !ask.stream {
+        let sglang = self.setup.dialect == Dialect::Sglang;
+        if ask.stream_options && !ask.stream && !sglang {
             return Err(Refusal::bad(
                 "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
                 Some("stream_options"),
@@ -24,7 +26,8 @@ impl Engine {
                 Some("prompt_logprobs"),
             ));
         }
-        if let Some(model) = ask.model.as_deref().filter(|m| *m != self.setup.model) {
+        let model = ask.model.as_deref().filter(|_| !sglang);
+        if let Some(model) = model.filter(|m| *m != self.setup.model) {
             return Err(Refusal::unknown_model(model, &self.setup.model));
         }
         let ids = ask.prompt.as_ref().map(Prompt::ids).unwrap_or_default();
@@ -58,6 +61,10 @@ impl Engine {
         }
         plan.interval = ask.stream_interval.unwrap_or(1).max(1) as u64;
         (plan.tokens, plan.finish) = self.length(route, ask, &plan)?;
+        if sglang && self.setup.role == Role::Prefill {
+            // Whatever was asked for: the rest is the decode engine's.
+            (plan.tokens, plan.finish) = (1, Finish::Length);
+        }
         Ok((plan, ids))
     }
 
@@ -91,6 +98,10 @@ impl Engine {
     /// How many tokens the answer has, and why it ends.
     fn length(&self, route: Route, ask: &Ask, plan: &Plan) -> Result<(u64, Finish), Refusal> {
         let asked = match route {
+            // SGLang has the older limit win.
+            Route::Chat if self.setup.dialect == Dialect::Sglang => {
+                ask.max_tokens.or(ask.max_completion_tokens)
+            }
             Route::Chat => ask.max_completion_tokens.or(ask.max_tokens),
             _ => Some(ask.max_tokens.unwrap_or(16)),
         };
@@ -99,6 +110,9 @@ impl Engine {
             Some(n) if n < 1 => {
                 let message = format!("max_tokens must be at least 1, got {n}.");
                 return Err(Refusal::value(&message, "max_tokens", &n.to_string()));
+            }
+            Some(n) if self.setup.dialect == Dialect::Sglang && n as u64 > room => {
+                return Err(sglang::too_many(self.setup.len_max, plan.prompt_tokens, n));
             }
             Some(n) if route == Route::Chat && n as u64 > self.setup.len_max => {
                 let message = format!(

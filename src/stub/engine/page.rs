@@ -4,9 +4,35 @@
 
 use super::Engine;
 use crate::base::time::Instant;
+use crate::base::units::Dialect;
 use crate::stub::answer::{Answer, JSON};
 use crate::stub::handoff::Handoffs;
 use crate::stub::vllm::pages;
+use crate::stub::{openai, sglang};
+
+const VLLM: [&[u8]; 6] = [
+    b"/health",
+    b"/ping",
+    b"/version",
+    b"/metrics",
+    b"/v1/models",
+    b"/load",
+];
+
+/// No `/version`: SGLang tells it in `/server_info`.
+const SGLANG: [&[u8]; 9] = [
+    b"/health",
+    b"/health_generate",
+    b"/ping",
+    b"/metrics",
+    b"/v1/models",
+    b"/model_info",
+    b"/get_model_info",
+    b"/server_info",
+    b"/get_server_info",
+];
+
+const OPENAI: [&[u8]; 3] = [b"/health", b"/metrics", b"/v1/models"];
 
 impl Engine {
     /// Everything that is no completion and no `/tokenize`.
@@ -17,20 +43,25 @@ impl Engine {
         method: &[u8],
         handoffs: &mut Handoffs,
     ) -> Answer {
-        let known: &[&[u8]] = &[
-            b"/health",
-            b"/ping",
-            b"/version",
-            b"/metrics",
-            b"/v1/models",
-            b"/load",
-        ];
+        let known: &[&[u8]] = match self.setup.dialect {
+            Dialect::Vllm => &VLLM,
+            Dialect::Sglang => &SGLANG,
+            Dialect::Openai => &OPENAI,
+        };
         if !known.contains(&path) {
-            return Answer::detail(404, "Not Found", None);
+            return self.no_path();
         }
         if method != b"GET" {
-            return Answer::detail(405, "Method Not Allowed", Some("GET"));
+            return self.no_method("GET");
         }
+        match self.setup.dialect {
+            Dialect::Vllm => self.vllm_page(now, path, handoffs),
+            Dialect::Sglang => self.sglang_page(now, path, handoffs),
+            Dialect::Openai => self.openai_page(now, path, handoffs),
+        }
+    }
+
+    fn vllm_page(&mut self, now: Instant, path: &[u8], handoffs: &mut Handoffs) -> Answer {
         match path {
             b"/version" => pages::version(),
             b"/v1/models" => {
@@ -47,6 +78,33 @@ impl Engine {
             b"/load" => Answer::new(200, JSON, br#"{"server_load":0}"#.to_vec()),
             _ if self.load.is_dead() => Answer::new(503, "", Vec::new()),
             _ => Answer::new(200, "", Vec::new()),
+        }
+    }
+
+    fn sglang_page(&self, now: Instant, path: &[u8], handoffs: &mut Handoffs) -> Answer {
+        use sglang::pages;
+        let setup = &self.setup;
+        match path {
+            b"/v1/models" => pages::models(&setup.model, self.unix_s(now), setup.len_max),
+            b"/model_info" | b"/get_model_info" => pages::model_info(&setup.model),
+            b"/server_info" | b"/get_server_info" => {
+                let gauges = self.gauges(now, handoffs);
+                pages::server_info(&setup.model, setup.role, setup.len_max, setup.port, &gauges)
+            }
+            b"/metrics" => {
+                let gauges = self.gauges(now, handoffs);
+                pages::metrics(&setup.model, setup.role, &gauges, &handoffs.rooms.counts)
+            }
+            _ if self.load.is_dead() => Answer::new(503, "", Vec::new()),
+            _ => Answer::new(200, "", Vec::new()),
+        }
+    }
+
+    fn openai_page(&self, now: Instant, path: &[u8], handoffs: &mut Handoffs) -> Answer {
+        match path {
+            b"/v1/models" => openai::models(&self.setup.model, self.unix_s(now)),
+            b"/metrics" => openai::metrics(&self.gauges(now, handoffs)),
+            _ => openai::health(self.load.is_dead()),
         }
     }
 

@@ -2,11 +2,18 @@
 //!
 //! Invariant: 1 ≤ `block_tokens`, 2 ≤ `len_max` (asserted by `Engine::new`).
 
+use std::time::Duration;
+
+use crate::base::units::{Dialect, Role};
 use crate::stub::profile::Profile;
+use crate::stub::rooms;
 
 /// What an engine is told at start.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    pub dialect: Dialect,
+    /// Its disaggregation mode, for SGLang; engines of the other dialects answer either leg.
+    pub role: Role,
     pub model: String,
     /// Longest prompt and answer together, tokens.
     pub len_max: u64,
@@ -16,6 +23,8 @@ pub struct Setup {
     pub profile: Profile,
     /// Whether a KV connector is there. Without one handoff parameters are ignored, as vLLM does.
     pub connector: bool,
+    /// How long a leg waits for the other one of its room (SGLang).
+    pub room_wait: Duration,
     /// Where the connector's side channel listens. Told to peers, used by nobody.
     pub host: String,
     pub port: u16,
@@ -30,12 +39,15 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Setup {
+            dialect: Dialect::Vllm,
+            role: Role::Both,
             model: "tiny".into(),
             len_max: 131_072,
             block_tokens: 16,
             blocks: 131_072,
             profile: Profile::default(),
             connector: true,
+            room_wait: rooms::WAIT,
             host: "127.0.0.1".into(),
             port: 5_600,
             answer_tokens: None,
