@@ -1,6 +1,7 @@
 //! A relayed event allocates nothing once its stream is warm, and sends no message to another thread: counted by the allocator and the
 //! mailbox of a real shard that relays a real stream, on both drivers. One event per engine write, each seen by the client before the
-//! next is sent, so that every event is a read, a check, a cut and a write of its own.
+//! next is sent, so that every event is a read, a check, a cut and a write of its own. From an https engine each event is a TLS
+//! record, and what rustls allocates for one is all there is.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,8 +22,12 @@ use narwhal::runtime::boot::{self, DriverChoice};
 use narwhal::runtime::cell::{self, ControlPort, Mail};
 use narwhal::runtime::mail::Mailbox;
 use narwhal::runtime::monoio::Monoio;
+use narwhal::runtime::tls::{self, Roots};
 use narwhal::runtime::topology::{Place, Plan};
 use narwhal::shard::{ControlRequest, Note, Shard, Shared};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 thread_local! {
     /// Set on the shard's thread only.
@@ -67,52 +72,93 @@ static ALLOCATOR: Counting = Counting;
 
 const WARM: usize = 200;
 const MEASURED: usize = 2_000;
+/// A record's plaintext has a vector of its own within rustls 0.23.
+const TLS_ALLOCATIONS: u64 = 1;
 
 // proves R-SHD-1
 #[test]
 fn a_relayed_event_allocates_nothing_and_crosses_no_core() {
+    let (authority, server) = authority();
     for driver in [DriverChoice::IoUring, DriverChoice::Epoll] {
         let Ok((driver, _)) = boot::choose_driver(driver) else {
             // A kernel that refuses io_uring leaves epoll to be counted.
             continue;
         };
-        let (go, engine) = scripted_engine();
-        let router = Router::start(engine, driver);
-        let mut client = Client::stream(router.address);
-        for _ in 0..WARM {
-            go.send(()).unwrap();
-            client.event();
-        }
-        let mail = router.mail.accepted();
-        let events = router.ledger.peek(LedgerCell::EventsRelayed);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        for _ in 0..MEASURED {
-            go.send(()).unwrap();
-            client.event();
-        }
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(
-            allocations,
-            0,
-            "allocations in {MEASURED} events on {}",
+        let (go, engine) = scripted_engine(|stream| stream);
+        let router = Router::start(&format!("http://{engine}"), None, driver);
+        assert_eq!(relayed(go, router), 0, "on {}", driver.name());
+        let config = server.clone();
+        let (go, engine) = scripted_engine(move |stream| {
+            StreamOwned::new(ServerConnection::new(config).unwrap(), stream)
+        });
+        let router = Router::start(&format!("https://{engine}"), Some(&authority), driver);
+        let allocations = relayed(go, router);
+        let most = TLS_ALLOCATIONS * MEASURED as u64;
+        assert!(
+            allocations <= most,
+            "{allocations} over TLS on {}",
             driver.name()
         );
-        assert_eq!(router.mail.accepted(), mail, "messages from other threads");
-        let relayed = router.ledger.peek(LedgerCell::EventsRelayed) - events;
-        assert_eq!(relayed, MEASURED as u64, "one event a read");
-        drop(go);
-        client.end();
     }
 }
 
+/// The allocations of the measured events.
+fn relayed(go: mpsc::SyncSender<()>, router: Router) -> u64 {
+    let mut client = Client::stream(router.address);
+    for _ in 0..WARM {
+        go.send(()).unwrap();
+        client.event();
+    }
+    let mail = router.mail.accepted();
+    let events = router.ledger.peek(LedgerCell::EventsRelayed);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for _ in 0..MEASURED {
+        go.send(()).unwrap();
+        client.event();
+    }
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(router.mail.accepted(), mail, "messages from other threads");
+    let relayed = router.ledger.peek(LedgerCell::EventsRelayed) - events;
+    assert_eq!(relayed, MEASURED as u64, "one event a read");
+    drop(go);
+    client.end();
+    allocations
+}
+
+/// Whom to trust, and a server that may be trusted then.
+fn authority() -> (Roots, Arc<ServerConfig>) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let file = std::env::temp_dir().join(format!("narwhal-alloc-{}.pem", std::process::id()));
+    std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
+    let roots = Roots::load(Some(&file)).unwrap();
+    std::fs::remove_file(file).unwrap();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key);
+    (roots, Arc::new(config.unwrap()))
+}
+
 /// One engine that answers both legs in one: a decode-shaped leg whose events wait for their turn.
-fn scripted_engine() -> (mpsc::SyncSender<()>, SocketAddr) {
+fn scripted_engine<S: Read + Write>(
+    wire: impl FnOnce(TcpStream) -> S + Send + 'static,
+) -> (mpsc::SyncSender<()>, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (go, turns) = mpsc::sync_channel(1);
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
+        let (stream, _) = listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
+        let mut stream = wire(stream);
         read_request(&mut stream);
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
@@ -134,21 +180,18 @@ fn scripted_engine() -> (mpsc::SyncSender<()>, SocketAddr) {
     (go, address)
 }
 
-fn read_request(stream: &mut TcpStream) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        if line == "\r\n" {
-            break;
-        }
+fn read_request(stream: &mut impl Read) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
     }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:"));
+    let mut body = vec![0; length.unwrap().trim().parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
 }
 
 struct Router {
@@ -169,10 +212,10 @@ impl ControlPort for NoControl {
 }
 
 impl Router {
-    fn start(engine: SocketAddr, driver: boot::Driver) -> Router {
+    fn start(url: &str, roots: Option<&Roots>, driver: boot::Driver) -> Router {
         let fleet = format!(
             r#"{{"schema":"narwhal.fleet","schema_version":2,"model":"m",
-                "engines":[{{"iid":"e0","url":"http://{engine}","role":"both"}}],
+                "engines":[{{"iid":"e0","url":"{url}","role":"both"}}],
                 "slo":{{"ttft_s":10,"tpot_s":1}},"serving":{{"admission":"open"}},
                 "engine":{{"tokenize":false,"connector":"none"}}}}"#
         );
@@ -199,9 +242,10 @@ impl Router {
             let shard = Shard::new(place.shard, snapshot, shared, ledger.clone(), times, 1);
             let own = listener.take().unwrap();
             let mail = mail.clone();
+            let tls = roots.map(|roots| tls::Client::new(roots, &shard.snapshot));
             move || async move {
                 COUNTED.set(true);
-                let _ = cell::run::<Monoio>(shard, own, mail, Arc::new(NoControl)).await;
+                let _ = cell::run::<Monoio>(shard, tls, own, mail, Arc::new(NoControl)).await;
             }
         })
         .unwrap();

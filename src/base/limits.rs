@@ -62,5 +62,22 @@ pub const DISCARD_CLOSE_SECONDS: u64 = 2;
 /// Idle engine sockets are dropped after this; vLLM's HTTP server closes them at 5.0 s (measured, 0.32.0).
 pub const POOL_IDLE_SECONDS: u64 = 4;
 
+/// Names of engines are looked up again after this.
+pub const RESOLVE_SECONDS: u64 = 30;
+
+/// Lookups at once, each on a thread of its own; the others wait. A guess: fleets have few names, and each is asked seldom.
+pub const RESOLVERS_MAX: usize = 8;
+
+/// Addresses kept of one name. A leg tries them in turn within its bound, so more would be of no use.
+pub const ADDRESSES_MAX: usize = 16;
+
+/// Bytes of one read from an https engine, and of what is encrypted before it is sent. A TLS record holds up to 16 KiB.
+pub const TLS_READ_BYTES: usize = 16_384;
+pub const TLS_WRITE_BYTES: usize = 65_536;
+
+/// Bytes of an https connection between two requests: our read, a record within rustls (up to 18 KiB) and its state (9 KiB,
+/// measured with 0.23.46).
+pub const TLS_CONNECTION_BYTES: usize = 45_056;
+
 const _: () = assert!(JSON_DEPTH_MAX <= 128);
 const _: () = assert!(HELD_EVENTS_MAX >= 1);

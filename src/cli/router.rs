@@ -21,6 +21,7 @@ use crate::runtime::cell::{self, ControlPort, Mail};
 use crate::runtime::clock::MonotonicClock;
 use crate::runtime::mail::Mailbox;
 use crate::runtime::monoio::Monoio;
+use crate::runtime::tls::{self, Roots};
 use crate::runtime::topology::{self, Ask, CpuList, Numa};
 use crate::shard::{Shard, Shared};
 
@@ -77,9 +78,8 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         window: snapshot.fleet.serving.drain_window,
         grace: snapshot.fleet.serving.graceful_timeout,
     };
-    let mut settings = Settings::of(&snapshot.fleet).map_err(Failure::config)?;
-    settings.signals = plan.signals;
-    settings.on_notice = Box::new(move |notice| way_down.on_notice(notice));
+    let roots = roots(&snapshot)?;
+    let settings = settings(&snapshot.fleet, roots.as_ref(), plan.signals, way_down)?;
     let control = control::start(
         Arc::new(control::Shared {
             router_id,
@@ -105,8 +105,9 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         );
         let own = std::mem::take(&mut listeners[index]);
         let (mail, port) = (mail[index].clone(), port.clone());
+        let tls = roots.as_ref().map(|r| tls::Client::new(r, &snapshot));
         move || async move {
-            if let Err(error) = cell::run::<Monoio>(shard, own, mail, port).await {
+            if let Err(error) = cell::run::<Monoio>(shard, tls, own, mail, port).await {
                 tracing::error!("a shard cannot serve its listeners: {error}");
                 process::exit(1);
             }
@@ -127,6 +128,32 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         shards,
         _control: control,
     })
+}
+
+fn settings(
+    fleet: &checked::Fleet,
+    roots: Option<&Roots>,
+    signals: bool,
+    way_down: WayDown,
+) -> Result<Settings, Failure> {
+    let mut settings = Settings::of(fleet).map_err(Failure::config)?;
+    settings.signals = signals;
+    settings.tls = roots.map(Roots::client_config);
+    settings.on_notice = Box::new(move |notice| way_down.on_notice(notice));
+    Ok(settings)
+}
+
+/// Whom https engines are trusted by; `None` when there is none.
+fn roots(snapshot: &Snapshot) -> Result<Option<Roots>, Failure> {
+    let mut https = snapshot.engines.iter().filter(|engine| engine.tls);
+    let file = snapshot.fleet.engine.tls_ca_file.as_deref();
+    if let Some(engine) = https.clone().find(|e| tls::server_name(e).is_none()) {
+        let (iid, host) = (&engine.iid, &engine.host);
+        let why = format!("engine {iid}: no certificate can be for the host `{host}`");
+        return Err(Failure::config(why));
+    }
+    let roots = https.next().map(|_| Roots::load(file)).transpose();
+    roots.map_err(|why| Failure::config(format!("engine.tls_ca_file: {why}")))
 }
 
 impl Router {

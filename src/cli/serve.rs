@@ -35,8 +35,8 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
     supported(&fleet)
         .map_err(|why| Failure::config(format!("{}: {}", args.fleet.display(), why)))?;
     let mut snapshot = Snapshot::new(1, fleet);
-    for error in resolve::fill(&mut snapshot) {
-        tracing::warn!("{error}; its legs and probes fail until it does");
+    for error in resolve::fill(&mut snapshot, &resolve::System) {
+        tracing::warn!("{error}; legs and probes of its engines fail until it does");
     }
     say_bounds(&snapshot.fleet);
     let plan = Plan {
@@ -98,10 +98,6 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
             "runtime.cors_origins: CORS is not available in this version; leave it empty",
         ),
         (
-            fleet.engines.iter().any(|e| e.url.tls),
-            "engines[].url: https engines are not available in this version",
-        ),
-        (
             runtime.tls.is_some(),
             "runtime.tls: HTTPS to clients is not available in this version",
         ),
@@ -123,7 +119,9 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
 /// The ceiling on what clients and engines can make us hold, from the limits that bound it.
 fn say_bounds(fleet: &Fleet) {
     let serving = &fleet.serving;
-    let stream = 2 * limits::CLIENT_BUFFER_BYTES + 2 * limits::LEG_READ_BYTES;
+    let tls = fleet.engines.iter().any(|engine| engine.url.tls);
+    let leg = limits::LEG_READ_BYTES + usize::from(tls) * limits::TLS_CONNECTION_BYTES;
+    let stream = 2 * limits::CLIENT_BUFFER_BYTES + 2 * leg;
     // The body and its copy in a leg; what is collected or merged, the answer made of it, and its copy on the way out.
     let each = 2 * serving.max_request_bytes + 3 * serving.max_response_bytes + stream;
     let mib = |bytes: usize| bytes.div_ceil(1 << 20);

@@ -297,7 +297,7 @@ fn phase(top: &Scope<'_>, path: &str) -> PhaseLimit {
     }
 }
 
-fn path(top: &Scope<'_>, key: &str) -> Option<PathBuf> {
+pub(super) fn path(top: &Scope<'_>, key: &str) -> Option<PathBuf> {
     top.text(key).map(PathBuf::from)
 }
 

@@ -105,6 +105,8 @@ pub struct EngineSettings {
     pub health_timeout: Duration,
     pub kv_lease: Option<Duration>,
     pub assembly_extra_fields: Vec<String>,
+    /// `None`: https engines are trusted as the system trusts.
+    pub tls_ca_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use super::build::{Env, owned, size, unless_zero, word};
+use super::build::{Env, owned, path, size, unless_zero, word};
 use super::checked::{Engine, EngineSettings};
 use super::fault::Faults;
 use super::raw::{Raw, Scope};
@@ -170,6 +170,7 @@ pub(super) fn settings(top: &Scope<'_>, env: &Env<'_>, faults: &mut Faults<'_>) 
         health_timeout: top.seconds("engine.health_timeout_s"),
         kv_lease: unless_zero(top.seconds("engine.kv_lease_s")),
         assembly_extra_fields: owned(top.texts("engine.assembly_extra_fields")),
+        tls_ca_file: path(top, "engine.tls_ca_file"),
     }
 }
 
@@ -284,6 +285,9 @@ fn warn(settings: &EngineSettings, engines: &[Engine], warnings: &mut Vec<String
                 "engines: none can {role}; every request will get a 503"
             ));
         }
+    }
+    if settings.tls_ca_file.is_some() && !engines.iter().any(|engine| engine.url.tls) {
+        warnings.push("engine.tls_ca_file: no engine is https".to_owned());
     }
     let mut urls: BTreeMap<String, &str> = BTreeMap::new();
     for (i, engine) in engines.iter().enumerate() {

@@ -268,6 +268,7 @@ fn defaults_of_engine() {
         health_timeout: seconds(5.0),
         kv_lease: None,
         assembly_extra_fields: vec![],
+        tls_ca_file: None,
     };
     assert_eq!(json(SMALLEST).unwrap().fleet.engine, want);
 
@@ -410,6 +411,12 @@ fn warnings_name_what_is_most_likely_not_meant() {
             "engines[1].url: ends in /v1, and legs add /v1/… to it",
         ]
     );
+    let mut file = value(SMALLEST);
+    file["engine"] = value(r#"{"tls_ca_file": "ca.pem"}"#);
+    let unused = ["engine.tls_ca_file: no engine is https"];
+    assert_eq!(json(&file.to_string()).unwrap().warnings, unused);
+    set(&mut file, "engines[].url", "https://h".into());
+    assert!(json(&file.to_string()).unwrap().warnings.is_empty());
 }
 
 /// A value for each key that differs from its default and from what the smallest file sets.

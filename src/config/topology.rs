@@ -1,7 +1,7 @@
 //! What shards hold of the fleet: one read-only snapshot per epoch, with everything that a request needs worked out beforehand.
 //!
-//! The control thread makes a snapshot, fills in the addresses of names that it resolved, and publishes it; exchanges keep
-//! the one they began with. Pure. Invariant: `engines[i].id == EngineId(i)` and `engines.len() == fleet.engines.len()`.
+//! It is made at start, with the addresses of names as they were then; `shard::addresses` holds those of now. Exchanges keep the
+//! one they began with. Pure. Invariant: `engines[i].id == EngineId(i)` and `engines.len() == fleet.engines.len()`.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ pub struct EngineView {
     pub iid: String,
     pub role: Role,
     pub pin: bool,
-    /// Where to connect; empty until the name was resolved.
+    /// Where it was at start; empty when its name did not resolve then.
     pub addrs: Vec<SocketAddr>,
     /// The `Host` field's value.
     pub authority: String,
@@ -36,7 +36,7 @@ pub struct EngineView {
 }
 
 impl Snapshot {
-    /// Literal addresses are filled in at once; names wait for the control thread.
+    /// Literal addresses are filled in at once; names wait for whoever resolves them.
     pub fn new(epoch: u64, fleet: Fleet) -> Self {
         // The file holds at most 4096 engines, so the number fits.
         let engines = (0u16..)

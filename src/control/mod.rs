@@ -1,8 +1,8 @@
-//! The control thread: an ordinary tokio current-thread runtime on its own OS thread. It probes engines, answers the
-//! admin routes (on `admin_listen`, and for shards that pass them on), and turns signals into a drain. It never sees a
-//! client's completion byte; shards read its work through atomics only, so a stuck control thread slows no stream.
+//! The control thread: an ordinary tokio current-thread runtime on its own OS thread. It probes engines, looks their names
+//! up, answers the admin routes (on `admin_listen`, and for shards that pass them on), and turns signals into a drain. It never
+//! sees a client's completion byte; shards read its work through atomics only, so a stuck control thread slows no stream.
 //!
-//! Owns: the admin listener, the probes, the `live` flags of the board, the gate. May use what is above
+//! Owns: the admin listener, the probes, the `live` flags of the board, the engines' addresses, the gate. May use what is above
 //! the line and ordinary libraries. Invariant: everything it accepts is bounded (connections, asks, bytes, time).
 
 pub mod admin;
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
+use crate::base::limits;
 use crate::base::units::Dialect;
 use crate::config::checked::{Admission, Fleet};
 use crate::config::topology::{self, Snapshot};
@@ -129,12 +130,15 @@ pub struct Settings {
     pub admin_key: Option<admin::AdminKey>,
     /// SIGTERM and SIGINT are ours.
     pub signals: bool,
+    pub names: resolve::Names,
+    /// How https engines are probed; without it they are not live.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Called on the control thread; must not block.
     pub on_notice: Box<dyn FnMut(signals::Notice) + Send>,
 }
 
 impl Settings {
-    /// As the fleet file says; reads the key file. The caller adds its `on_notice`.
+    /// As the fleet file says; reads the key file. The caller adds its `on_notice`, and `tls` when an engine is https.
     pub fn of(fleet: &Fleet) -> io::Result<Settings> {
         let runtime = &fleet.runtime;
         let key = runtime.admin_key_file.as_deref().map(admin::AdminKey::load);
@@ -142,6 +146,8 @@ impl Settings {
             admin_listen: runtime.admin_listen,
             admin_key: key.transpose()?,
             signals: true,
+            names: resolve::Names::default(),
+            tls: None,
             on_notice: Box::new(|_| ()),
         })
     }
@@ -225,9 +231,14 @@ pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
     let life = move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .max_blocking_threads(limits::RESOLVERS_MAX)
             .build();
         match runtime {
-            Ok(runtime) => runtime.block_on(run(shared, settings, listener, asked, stopped, up)),
+            Ok(runtime) => {
+                runtime.block_on(run(shared, settings, listener, asked, stopped, up));
+                // A lookup under way may take as long as its name server likes.
+                runtime.shutdown_background();
+            }
             Err(e) => drop(up.send(Err(e))),
         }
     };
@@ -267,7 +278,8 @@ async fn run(
         Err(e) => return drop(up.send(Err(e))),
     };
     let _ = up.send(Ok(()));
-    let watching = tokio::spawn(monitor::run(shared.clone()));
+    let watching = tokio::spawn(monitor::run(shared.clone(), settings.tls));
+    let naming = tokio::spawn(resolve::run(shared.clone(), settings.names));
     if let Some(caught) = caught {
         tokio::spawn(signals::run(
             shared.state.clone(),
@@ -288,6 +300,7 @@ async fn run(
         }
     }
     watching.abort();
+    naming.abort();
     if let Some(serving) = serving {
         let _ = serving.await;
     }

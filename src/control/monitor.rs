@@ -5,6 +5,7 @@
 //! engine out, and one success brings it back. Breakers weigh other evidence and are not this file's.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,16 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, HOST, USER_AGENT};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsConnector;
 
 use super::Shared;
+use super::port::shown;
 use crate::config::topology::EngineView;
 
 /// The rule. Engines count as live until they miss.
@@ -75,7 +81,9 @@ pub enum Miss {
     Unresolved,
     /// Its host or prefix does not fit a request head.
     Url,
-    Connect(std::io::Error),
+    Connect(io::Error),
+    /// Connected, and no TLS came of it.
+    Tls(io::Error),
     /// Nothing within the bound.
     Late,
     /// An answer other than 2xx.
@@ -90,6 +98,7 @@ impl fmt::Display for Miss {
             Miss::Unresolved => f.write_str("no address"),
             Miss::Url => f.write_str("unusable url"),
             Miss::Connect(e) => write!(f, "connect: {e}"),
+            Miss::Tls(e) => write!(f, "TLS: {}", shown(&e.to_string())),
             Miss::Late => f.write_str("no answer in time"),
             Miss::Status(status) => write!(f, "status {status}"),
             Miss::Wire(e) => write!(f, "bad answer: {e}"),
@@ -98,7 +107,8 @@ impl fmt::Display for Miss {
 }
 
 /// Passes for the life of the thread.
-pub async fn run(shared: Arc<Shared>) {
+pub async fn run(shared: Arc<Shared>, tls: Option<Arc<ClientConfig>>) {
+    let tls = tls.map(TlsConnector::from);
     let fleet = &shared.snapshot.fleet;
     let rules = &fleet.recovery;
     let board = &shared.state.board;
@@ -108,26 +118,25 @@ pub async fn run(shared: Arc<Shared>) {
         .iter()
         .map(|e| board.line(e.id).is_live());
     let mut liveness = Liveness::new(live, rules.liveness_every, rules.liveness_misses);
-    if rules.liveness_every != 0 && shared.snapshot.engines.iter().any(|e| e.tls) {
-        tracing::warn!("https engines are not probed; they count as live");
-    }
     let mut ticks = interval(fleet.controller.monitor_interval.max(INTERVAL_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for pass in 0u64.. {
         ticks.tick().await;
         if liveness.due(pass) {
-            health_pass(&shared, fleet.engine.health_timeout, &mut liveness).await;
+            health_pass(&shared, &tls, &mut liveness).await;
         }
     }
 }
 
-/// Asks every engine, then sets the flags that change. https engines are left as they are: no TLS here yet.
-async fn health_pass(shared: &Shared, limit: Duration, liveness: &mut Liveness) {
+/// Asks every engine, then sets the flags that change.
+async fn health_pass(shared: &Shared, tls: &Option<TlsConnector>, liveness: &mut Liveness) {
+    let limit = shared.snapshot.fleet.engine.health_timeout;
     let mut probes = JoinSet::new();
-    for engine in shared.snapshot.engines.iter().filter(|e| !e.tls) {
-        let engine = engine.clone();
+    for engine in shared.snapshot.engines.iter() {
+        let addresses = shared.state.addresses.of(engine.id);
+        let (engine, tls) = (engine.clone(), tls.clone());
         probes.spawn(async move {
-            let asked = timeout(limit, probe(&engine)).await;
+            let asked = timeout(limit, probe(&engine, &addresses, tls)).await;
             (engine.id, asked.unwrap_or(Err(Miss::Late)))
         });
     }
@@ -151,8 +160,26 @@ async fn health_pass(shared: &Shared, limit: Duration, liveness: &mut Liveness) 
 }
 
 /// One question, on the first address that takes a connection. The caller bounds the time.
-async fn probe(engine: &EngineView) -> Result<(), Miss> {
-    let stream = connect(&engine.addrs).await?;
+async fn probe(
+    engine: &EngineView,
+    addresses: &[SocketAddr],
+    tls: Option<TlsConnector>,
+) -> Result<(), Miss> {
+    let stream = connect(addresses).await?;
+    if !engine.tls {
+        return ask(engine, stream).await;
+    }
+    let wrong = |why: &str| Miss::Tls(io::Error::other(why));
+    let tls = tls.ok_or_else(|| wrong("it is not set up"))?;
+    let name = ServerName::try_from(engine.host.clone());
+    let name = name.map_err(|_| wrong("no certificate has such a name"))?;
+    ask(engine, tls.connect(name, stream).await.map_err(Miss::Tls)?).await
+}
+
+async fn ask<S>(engine: &EngineView, stream: S) -> Result<(), Miss>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_BYTES_MAX)
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))

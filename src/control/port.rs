@@ -25,6 +25,14 @@ impl Port {
     }
 }
 
+/// The words of a peer's certificate or alert, fit for a log.
+pub(super) fn shown(words: &str) -> String {
+    let some: String = words.chars().take(SHOWN_MAX).collect();
+    some.escape_debug().to_string()
+}
+
+const SHOWN_MAX: usize = 300;
+
 impl ControlPort for Port {
     fn ask(&self, shard: usize, request: ControlRequest) -> bool {
         let Some(mailbox) = self.mail.get(shard).cloned() else {
@@ -38,13 +46,18 @@ impl ControlPort for Port {
     }
 
     fn note(&self, note: Note) {
+        let iid = |engine| {
+            let engine = self.snapshot.engine(engine);
+            engine.map_or("?", |engine| engine.iid.as_str())
+        };
         match note {
             Note::TokenizeMissing(engine) => {
-                let iid = self
-                    .snapshot
-                    .engine(engine)
-                    .map_or("?", |engine| engine.iid.as_str());
+                let iid = iid(engine);
                 tracing::warn!("engine {iid} has no /tokenize: prompt sizes are estimated");
+            }
+            Note::TlsFailed { engine, why } => {
+                let iid = iid(engine);
+                tracing::warn!("engine {iid}: no TLS with it: {}", shown(&why));
             }
         }
     }

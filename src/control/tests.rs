@@ -61,6 +61,8 @@ fn quiet() -> Settings {
         admin_listen: Some("127.0.0.1:0".parse().unwrap()),
         admin_key: None,
         signals: false,
+        names: resolve::Names::default(),
+        tls: None,
         on_notice: Box::new(|_| ()),
     }
 }

@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -14,8 +13,10 @@ use std::time::Duration;
 use super::clock::{MonotonicClock, unix_seconds};
 use super::drive;
 use super::io::Rt;
+use super::line::{Dial, Line};
 use super::mail::Mailbox;
 use super::pool::Pool;
+use super::tls;
 use crate::base::limits;
 use crate::base::time::{Clock, Instant};
 use crate::base::units::EngineId;
@@ -49,7 +50,11 @@ pub trait ControlPort: Send + Sync + 'static {
 /// See the head of this file.
 pub struct ShardCell<R: Rt> {
     pub shard: RefCell<Shard>,
-    pool: RefCell<Pool<(R::Reader, R::Writer)>>,
+    pool: RefCell<Pool<Line<R>>>,
+    /// The version of the engines' addresses that the pool has followed.
+    followed: Cell<u64>,
+    /// For https engines.
+    tls: Option<tls::Client>,
     read_buffers: RefCell<Vec<Vec<u8>>>,
     /// Connections to each engine that legs hold, and the legs that wait for one.
     held: RefCell<Vec<Held>>,
@@ -102,7 +107,12 @@ impl ConnectionMailbox {
 }
 
 impl<R: Rt> ShardCell<R> {
-    pub fn new(shard: Shard, mail: Arc<Mailbox<Mail>>, control: Arc<dyn ControlPort>) -> Rc<Self> {
+    pub fn new(
+        shard: Shard,
+        tls: Option<tls::Client>,
+        mail: Arc<Mailbox<Mail>>,
+        control: Arc<dyn ControlPort>,
+    ) -> Rc<Self> {
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
         let held = shard
             .snapshot
@@ -113,6 +123,8 @@ impl<R: Rt> ShardCell<R> {
         Rc::new(ShardCell {
             shard: RefCell::new(shard),
             pool: RefCell::new(Pool::new(pool_max)),
+            followed: Cell::new(0),
+            tls,
             held: RefCell::new(held),
             pool_max,
             read_buffers: RefCell::default(),
@@ -176,9 +188,21 @@ impl<R: Rt> ShardCell<R> {
 
     // ── engines ──
 
-    pub fn address(&self, engine: EngineId) -> Option<SocketAddr> {
+    /// How to reach `engine` now; `None` while its name is not known, or when it speaks a TLS that we do not.
+    pub(super) fn dial(&self, engine: EngineId) -> Option<Dial> {
         let shard = self.shard.borrow();
-        shard.snapshot.engine(engine)?.addrs.first().copied()
+        let view = shard.snapshot.engine(engine)?;
+        let peer = self.tls.as_ref().and_then(|tls| tls.peer(engine));
+        // In this order: a list may then be newer than its version, never older.
+        let version = shard.shared.addresses.version();
+        let addresses = shard.shared.addresses.of(engine);
+        let usable = !addresses.is_empty() && view.tls == peer.is_some();
+        usable.then_some(Dial {
+            addresses,
+            version,
+            bound: shard.snapshot.fleet.engine.connect_timeout,
+            tls: peer,
+        })
     }
 
     /// Whether a leg may hold one more connection to `engine`; it does from then on.
@@ -207,12 +231,31 @@ impl<R: Rt> ShardCell<R> {
         }
     }
 
-    pub fn pool_take(&self, engine: EngineId) -> Option<(R::Reader, R::Writer)> {
+    pub fn pool_take(&self, engine: EngineId) -> Option<Line<R>> {
+        self.follow_addresses();
         self.pool.borrow_mut().take(engine, self.now())
     }
 
-    pub fn pool_put(&self, engine: EngineId, connection: (R::Reader, R::Writer)) {
-        self.pool.borrow_mut().put(engine, connection, self.now());
+    /// Keeps a connection, unless the engine has moved since.
+    pub fn pool_put(&self, engine: EngineId, mut line: Line<R>) {
+        let shard = self.shard.borrow();
+        let addresses = &shard.shared.addresses;
+        let version = addresses.version();
+        if line.known == version || addresses.holds(engine, line.at) {
+            line.known = version;
+            self.pool.borrow_mut().put(engine, line, self.now());
+        }
+    }
+
+    /// Closes idle connections to addresses that no longer are their engine's.
+    fn follow_addresses(&self) {
+        let shard = self.shard.borrow();
+        let addresses = &shard.shared.addresses;
+        let version = addresses.version();
+        if self.followed.replace(version) != version {
+            let mut pool = self.pool.borrow_mut();
+            pool.retain(|engine, line| addresses.holds(engine, line.at));
+        }
     }
 
     pub fn take_read_buffer(&self) -> Vec<u8> {
@@ -280,6 +323,7 @@ impl<R: Rt> ShardCell<R> {
                 shard.date = encode::http_date(unix_seconds());
                 shard.end_leases(self.now());
             }
+            self.follow_addresses();
             let (idle, counts) = {
                 let mut pool = self.pool.borrow_mut();
                 pool.expire(self.now());
@@ -296,14 +340,15 @@ impl<R: Rt> ShardCell<R> {
     }
 }
 
-/// One shard, for the life of the process. Listeners are its own.
+/// One shard, for the life of the process. Listeners are its own, and so is `tls`, which https engines need.
 pub async fn run<R: Rt>(
     shard: Shard,
+    tls: Option<tls::Client>,
     listeners: Vec<std::net::TcpListener>,
     mail: Arc<Mailbox<Mail>>,
     control: Arc<dyn ControlPort>,
 ) -> std::io::Result<()> {
-    let cell = ShardCell::<R>::new(shard, mail, control);
+    let cell = ShardCell::<R>::new(shard, tls, mail, control);
     let listeners: Vec<Rc<R::Listener>> = listeners
         .into_iter()
         .map(|listener| R::from_listener(listener).map(Rc::new))

@@ -11,7 +11,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use super::pool::Idle;
 use super::socket;
 pub use super::socket::Hangup;
 
@@ -107,12 +106,9 @@ pub trait WriteHalf: Sized + 'static {
         }
     }
 
+    /// Sends what the kernel takes at once, for last words that nobody waits for.
+    fn send_now(&self, bytes: &[u8]) -> io::Result<usize>;
+
     /// Sends FIN; the peer may still be read. At once, without waiting for the network.
     fn shutdown(&mut self) -> io::Result<()>;
-}
-
-impl<R: ReadHalf, W: WriteHalf> Idle for (R, W) {
-    fn is_quiet(&self) -> bool {
-        self.0.is_quiet()
-    }
 }

@@ -1,24 +1,23 @@
 //! A leg slot's socket: dials, sends and reads for one engine request at a time, as the machine commands.
 //!
-//! Halves and buffer are here while no operation holds them; an operation owns what it uses. Invariant: a leg that holds a
+//! Connection and buffer are here while no operation holds them; an operation owns what it uses. Invariant: a leg that holds a
 //! connection counts among its engine's until it is parked or dropped.
 
 use std::io;
-use std::net::SocketAddr;
 use std::task::Waker;
 
 use super::cell::ShardCell;
-use super::io::{ReadHalf, Rt, WriteHalf};
+use super::io::Rt;
+use super::line::{self, Dial, DialFault, Line};
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::path::accept::Connection;
 use crate::path::leg::{LegCommand, LegFault};
-use crate::shard::Shard;
+use crate::shard::{Note, Shard};
 
 /// A leg slot's connection, as far as no operation holds it.
 pub(super) struct LegIo<R: Rt> {
-    reader: Option<R::Reader>,
-    writer: Option<R::Writer>,
+    line: Option<Line<R>>,
     /// The buffer that engine reads go through.
     buf: Vec<u8>,
     engine: Option<EngineId>,
@@ -34,29 +33,29 @@ pub(super) struct LegIo<R: Rt> {
 
 /// What a leg does next on its socket.
 pub(super) enum LegOp<R: Rt> {
-    Dial(SocketAddr),
-    Send(R::Writer, Vec<u8>),
-    Read(R::Reader, Vec<u8>),
+    Dial(Dial),
+    Send(Line<R>, Vec<u8>),
+    Read(Line<R>, Vec<u8>),
 }
 
 /// What came of it.
 pub(super) enum LegDone<R: Rt> {
-    Dialed(io::Result<(R::Reader, R::Writer)>),
-    Sent(Vec<u8>, R::Writer),
-    Read(io::Result<usize>, Vec<u8>, R::Reader),
+    Dialed(Result<Line<R>, DialFault>),
+    Sent(Vec<u8>, Line<R>),
+    Read(io::Result<usize>, Vec<u8>, Line<R>),
 }
 
 /// One operation of a leg. A single type for all of them, so that a slot can hold any without a box each.
 pub(super) async fn leg_op<R: Rt>(op: LegOp<R>) -> LegDone<R> {
     match op {
-        LegOp::Dial(addr) => LegDone::Dialed(R::connect(addr).await),
-        LegOp::Send(writer, request) => {
-            let (_, buf, writer) = writer.write_all(request, 0).await;
-            LegDone::Sent(buf, writer)
+        LegOp::Dial(dial) => LegDone::Dialed(line::dial(dial).await),
+        LegOp::Send(line, request) => {
+            let (_, buf, line) = line.send(request).await;
+            LegDone::Sent(buf, line)
         }
-        LegOp::Read(reader, buf) => {
-            let (got, buf, reader) = reader.read(buf).await;
-            LegDone::Read(got, buf, reader)
+        LegOp::Read(line, buf) => {
+            let (got, buf, line) = line.read(buf).await;
+            LegDone::Read(got, buf, line)
         }
     }
 }
@@ -64,8 +63,7 @@ pub(super) async fn leg_op<R: Rt>(op: LegOp<R>) -> LegDone<R> {
 impl<R: Rt> Default for LegIo<R> {
     fn default() -> Self {
         LegIo {
-            reader: None,
-            writer: None,
+            line: None,
             buf: Vec::new(),
             engine: None,
             fresh: false,
@@ -102,10 +100,8 @@ impl<R: Rt> LegIo<R> {
                 None
             }
             LegCommand::Park => {
-                if let (Some(engine), Some(reader), Some(writer)) =
-                    (self.engine, self.reader.take(), self.writer.take())
-                {
-                    cell.pool_put(engine, (reader, writer));
+                if let (Some(engine), Some(line)) = (self.engine, self.line.take()) {
+                    cell.pool_put(engine, line);
                 }
                 self.drop_connection(cell);
                 None
@@ -139,15 +135,15 @@ impl<R: Rt> LegIo<R> {
             cell.pool_take(engine)
         };
         self.reused = pooled.is_some();
-        if let Some((reader, writer)) = pooled {
-            (self.reader, self.writer) = (Some(reader), Some(writer));
+        if pooled.is_some() {
+            self.line = pooled;
             return self.send();
         }
-        let addr = cell.address(engine);
-        if addr.is_none() {
+        let dial = cell.dial(engine);
+        if dial.is_none() {
             conn.leg_failed(&mut cell.shard.borrow_mut(), now, slot, LegFault::Connect);
         }
-        addr.map(LegOp::Dial)
+        dial.map(LegOp::Dial)
     }
 
     /// What can be done without being told: connect when a wait is over, send once connected, read when the machine wants more.
@@ -182,18 +178,18 @@ impl<R: Rt> LegIo<R> {
         if self.request.is_empty() {
             return None;
         }
-        let writer = self.writer.take()?;
-        Some(LegOp::Send(writer, std::mem::take(&mut self.request)))
+        let line = self.line.take()?;
+        Some(LegOp::Send(line, std::mem::take(&mut self.request)))
     }
 
     /// The next read, when the connection is free for it.
     fn read(&mut self, cell: &ShardCell<R>) -> Option<LegOp<R>> {
-        let reader = self.reader.take()?;
+        let line = self.line.take()?;
         let mut buf = std::mem::take(&mut self.buf);
         if buf.capacity() == 0 {
             buf = cell.take_read_buffer();
         }
-        Some(LegOp::Read(reader, buf))
+        Some(LegOp::Read(line, buf))
     }
 
     pub(super) fn done(
@@ -205,20 +201,22 @@ impl<R: Rt> LegIo<R> {
         done: LegDone<R>,
     ) {
         match done {
-            LegDone::Dialed(Ok((reader, writer))) => {
-                self.reader = Some(reader);
-                self.writer = Some(writer);
+            LegDone::Dialed(Ok(line)) => {
+                self.line = Some(line);
                 conn.leg_connected(slot);
             }
-            LegDone::Dialed(Err(_)) => conn.leg_failed(shard, now, slot, LegFault::Connect),
-            LegDone::Sent(request, writer) => {
+            LegDone::Dialed(Err(fault)) => {
+                self.tell(shard, fault);
+                conn.leg_failed(shard, now, slot, LegFault::Connect);
+            }
+            LegDone::Sent(request, line) => {
                 // An engine may refuse before it has read everything, so a failed send is not the last word: the read is.
                 shard.give_buffer(request);
-                self.writer = Some(writer);
+                self.line = Some(line);
                 conn.leg_sent(shard, now, slot, self.reused);
             }
-            LegDone::Read(got, mut buf, reader) => {
-                self.reader = Some(reader);
+            LegDone::Read(got, mut buf, line) => {
+                self.line = Some(line);
                 match got {
                     Ok(0) => conn.leg_eof(shard, now, slot),
                     Ok(_) => conn.leg_bytes(shard, now, slot, &buf),
@@ -230,11 +228,21 @@ impl<R: Rt> LegIo<R> {
         }
     }
 
+    /// Why TLS failed is told once for each engine: whoever set its certificate up has to know.
+    fn tell(&self, shard: &mut Shard, fault: DialFault) {
+        let (DialFault::Tls(why), Some(engine)) = (fault, self.engine) else {
+            return;
+        };
+        if shard.shared.board.line(engine).mark_tls_failed() {
+            shard.note(Note::TlsFailed { engine, why });
+        }
+    }
+
     pub(super) fn drop_connection(&mut self, cell: &ShardCell<R>) {
         if let (true, Some(engine)) = (self.holds, self.engine) {
             cell.let_go(engine);
         }
-        (self.reader, self.writer, self.engine) = (None, None, None);
+        (self.line, self.engine) = (None, None);
         (self.holds, self.waiting) = (false, false);
         cell.give_read_buffer(std::mem::take(&mut self.buf));
         self.request = Vec::new();

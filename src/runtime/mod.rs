@@ -20,6 +20,10 @@ pub mod pool;
 
 pub mod cell;
 
+pub mod line;
+
+pub mod tls;
+
 mod leg;
 
 pub mod drive;

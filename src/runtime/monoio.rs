@@ -123,6 +123,10 @@ impl WriteHalf for Writer {
         }
     }
 
+    fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        socket::send_now(self.fd, bytes)
+    }
+
     fn shutdown(&mut self) -> io::Result<()> {
         socket::with_socket(self.fd, |s| s.shutdown(net::Shutdown::Write))
     }

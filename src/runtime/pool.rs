@@ -120,6 +120,17 @@ impl<C: Idle> Pool<C> {
         self.check_invariants();
     }
 
+    /// Closes those that `holds` does not hold for: the addresses they lead to are gone.
+    pub fn retain(&mut self, holds: impl Fn(EngineId, &C) -> bool) {
+        for (index, queue) in (0u16..).zip(&mut self.engines) {
+            let count = queue.len();
+            queue.retain(|seat| holds(EngineId(index), &seat.connection));
+            self.idle -= count - queue.len();
+            self.counts.forgotten += (count - queue.len()) as u64;
+        }
+        self.check_invariants();
+    }
+
     /// Follows a new fleet: `renamed` tells an old index's new one, `None` when the engine left or moved address.
     /// No two old indexes may get the same new one.
     pub fn remap(&mut self, renamed: impl Fn(EngineId) -> Option<EngineId>) {
@@ -331,6 +342,21 @@ mod tests {
         pool.put(A, line(4), ms(0));
         pool.clear();
         assert_eq!((pool.idle(), pool.next_expiry()), (0, None));
+    }
+
+    // proves R-LEG-7
+    #[test]
+    fn connections_to_addresses_that_are_gone_are_closed() {
+        let mut pool = Pool::new(0);
+        for name in 0..4 {
+            pool.put(A, line(name), ms(0));
+            pool.put(B, line(10 + name), ms(0));
+        }
+        pool.retain(|engine, line| engine == B || line.name % 2 == 1);
+        assert_eq!((pool.idle_of(A), pool.idle_of(B)), (2, 4));
+        assert_eq!((pool.idle(), pool.counts().forgotten), (6, 2));
+        assert_eq!(pool.take(A, ms(1)).map(|l| l.name), Some(3));
+        assert_eq!(pool.take(A, ms(1)).map(|l| l.name), Some(1));
     }
 
     proptest! {

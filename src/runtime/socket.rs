@@ -1,4 +1,4 @@
-//! Plain socket calls that no runtime needs to know: bind, peek, cut.
+//! Plain socket calls that no runtime needs to know: bind, peek, last words, cut.
 //!
 //! Owns no descriptor. Holds the one `unsafe` of the room: turning the number of a descriptor that somebody
 //! owns back into a borrow of it. Invariant: a number is used only while its owner is provably alive.
@@ -91,6 +91,12 @@ pub(super) fn is_quiet(fd: RawFd) -> bool {
         Ok(_) => false,
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
+}
+
+/// Sends what there is room for, without waiting. `fd` must be open.
+pub(super) fn send_now(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    with_socket(fd, |s| s.send_with_flags(bytes, flags))
 }
 
 /// Runs `f` on the socket behind `fd`, which the caller's owner keeps open meanwhile.

@@ -36,6 +36,8 @@ pub struct Line {
     ejected: AtomicBool,
     /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
     tokenize_missing: AtomicBool,
+    /// TLS with it failed, which was told.
+    tls_failed: AtomicBool,
     /// Failures seen by requests, by class; evidence for whoever judges the engine.
     faults: [AtomicU64; FaultClass::ALL.len()],
 }
@@ -73,6 +75,7 @@ impl Board {
                 live: AtomicBool::new(true),
                 ejected: AtomicBool::new(false),
                 tokenize_missing: AtomicBool::new(false),
+                tls_failed: AtomicBool::new(false),
                 faults: Default::default(),
             })
         };
@@ -213,6 +216,11 @@ impl Line {
         !self.tokenize_missing.swap(true, Ordering::Relaxed)
     }
 
+    /// Whether this call was the first to say so.
+    pub fn mark_tls_failed(&self) -> bool {
+        !self.tls_failed.swap(true, Ordering::Relaxed)
+    }
+
     fn cells(&self, phase: Phase) -> (&AtomicU32, &AtomicU64) {
         match phase {
             Phase::Prefill => (&self.prefill_requests, &self.prefill_tokens),
@@ -258,5 +266,6 @@ mod tests {
         assert!(!line.available());
         assert!(line.mark_tokenize_missing());
         assert!(!line.mark_tokenize_missing() && line.tokenize_missing());
+        assert!(line.mark_tls_failed() && !line.mark_tls_failed());
     }
 }

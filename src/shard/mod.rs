@@ -1,7 +1,9 @@
 //! All that one core owns, and the memory that shards share.
 //!
 //! A [`Shard`] is handed to every stage. It is not `Send`-shared: one thread owns it. What shards share is in [`Shared`]: the board, the
-//! gates, the retry credits and the standing, all atomics, and the read-only snapshot. No I/O, no clock.
+//! gates, the retry credits, the standing and the engines' addresses, all atomics, and the read-only snapshot. No I/O, no clock.
+
+pub mod addresses;
 
 pub mod board;
 
@@ -30,6 +32,7 @@ use crate::metrics::standing::{self, EngineLine, HealthView, Standing};
 use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
+use addresses::Addresses;
 use board::{Board, Phase};
 use budget::{Credits, Gate};
 use orphans::Orphans;
@@ -39,6 +42,7 @@ use rooms::Rooms;
 #[derive(Debug)]
 pub struct Shared {
     pub board: Board,
+    pub addresses: Addresses,
     /// R-ADM-1: exchanges from the arrival of their head to the end of their answer.
     pub retained: Gate,
     /// Requests in flight past admission.
@@ -80,10 +84,12 @@ pub struct ControlRequest {
 }
 
 /// Something worth one line in the log, for the control thread to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The engine has no `/tokenize`: its prompts are estimated from now on.
     TokenizeMissing(EngineId),
+    /// No TLS with the engine: why, in words that may be its own.
+    TlsFailed { engine: EngineId, why: String },
 }
 
 /// How asking an engine for token counts has gone.
@@ -107,6 +113,7 @@ impl Shared {
         let engines = snapshot.engines.len();
         Shared {
             board: Board::new(engines),
+            addresses: Addresses::new(snapshot),
             retained: Gate::new(serving.max_retained),
             seats: Gate::new(serving.max_connections),
             retries: Credits::new(serving.retry_budget),

@@ -85,7 +85,6 @@ fn settings_that_are_not_built_are_refused_by_name() {
             "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"cors_origins\": [\"*\"]}",
             "runtime.cors_origins",
         ),
-        ("http://127.0.0.1:9", "https://127.0.0.1:9", "engines[].url"),
         (
             open,
             "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"tls\": {\"cert\": \"c\", \"key\": \"k\"}}",

@@ -124,6 +124,8 @@ keys! {
         "How long a producer keeps a handoff's KV; a handoff is used up to five sixths of it; 0 is off.";
     "engine.assembly_extra_fields", Texts, "", P::Texts(&[]),
         "Unknown message members that assembled answers keep, by last value, instead of failing.";
+    "engine.tls_ca_file", Text, "", P::Rule("what the system trusts"),
+        "CA certificates, PEM, one of which must have signed the certificate of each https engine; no others count then.";
 
     "controller", Section, "", P::Unset,
         "The monitor.";
