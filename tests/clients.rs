@@ -26,6 +26,9 @@ mod client;
 #[path = "e2e/engine.rs"]
 #[expect(dead_code, reason = "the wire's tests break engines in more ways")]
 mod engine;
+#[path = "e2e/front.rs"]
+#[expect(dead_code, reason = "suites speak to engines without TLS")]
+mod front;
 #[path = "recorded/mod.rs"]
 #[expect(dead_code, reason = "whole recordings are compared elsewhere")]
 mod recorded;

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::client::{self, Answer, Client, PATIENCE};
 use super::engine::{Engines, lock};
+use super::front::{Front, How};
 
 /// How a router is run.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +93,8 @@ pub struct Fleet {
     pub script: Value,
     /// Wait until the router says that it is ready.
     pub await_ready: bool,
+    /// What stands before https engines.
+    pub front: Option<Arc<Front>>,
 }
 
 impl Fleet {
@@ -124,6 +127,7 @@ impl Fleet {
             args: Vec::new(),
             script: json!({}),
             await_ready: true,
+            front: None,
         }
     }
 
@@ -143,6 +147,17 @@ impl Fleet {
         self
     }
 
+    /// The same engines over https, behind doors of this kind.
+    pub fn https(self, how: How) -> Fleet {
+        let mut fleet = self.with("engine", "tls_ca_file", "@DIR/ca.pem");
+        for engine in fleet.file["engines"].as_array_mut().into_iter().flatten() {
+            let url = engine["url"].as_str().expect("a url");
+            engine["url"] = json!(url.replace("http://", "https://"));
+        }
+        fleet.front = Some(Front::new(how));
+        fleet
+    }
+
     fn engines(&self) -> usize {
         self.file["engines"].as_array().map_or(0, Vec::len)
     }
@@ -155,6 +170,7 @@ pub struct World {
     child: Mutex<Child>,
     dir: PathBuf,
     said: Arc<Mutex<String>>,
+    front: Option<Arc<Front>>,
 }
 
 impl World {
@@ -167,7 +183,8 @@ impl World {
         let dir = format!("narwhal-e2e-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(dir);
         fs::create_dir_all(&dir).expect("a directory");
-        let file = write_fleet(&dir, fleet, &engines);
+        let ports = doors(&dir, fleet, &engines);
+        let file = write_fleet(&dir, fleet, &ports);
         let mut command = Command::new(env!("CARGO_BIN_EXE_narwhal"));
         command
             .arg("serve")
@@ -206,6 +223,7 @@ impl World {
             child: Mutex::new(child),
             dir,
             said,
+            front: fleet.front.clone(),
         };
         world.addr = match addr {
             Ok(Ok(addr)) => addr,
@@ -331,6 +349,9 @@ impl Drop for World {
             eprintln!("the router said:\n{}", said.get(tail..).unwrap_or(&said));
         }
         let _ = fs::remove_dir_all(&self.dir);
+        if let Some(front) = &self.front {
+            front.close();
+        }
     }
 }
 
@@ -421,11 +442,20 @@ fn cpu(setup: Setup, number: usize) -> Vec<String> {
     }
 }
 
+/// Where the router finds each engine, and whom it is to trust there.
+fn doors(dir: &Path, fleet: &Fleet, engines: &Engines) -> Vec<u16> {
+    let Some(front) = &fleet.front else {
+        return engines.ports.clone();
+    };
+    fs::write(dir.join("ca.pem"), &front.authority).expect("an authority");
+    engines.ports.iter().map(|port| front.open(*port)).collect()
+}
+
 /// The fleet file, and the profiles it names, with real ports and paths.
-fn write_fleet(dir: &Path, fleet: &Fleet, engines: &Engines) -> PathBuf {
+fn write_fleet(dir: &Path, fleet: &Fleet, ports: &[u16]) -> PathBuf {
     let real = |text: String| {
         let mut text = text.replace("@DIR", &dir.display().to_string());
-        for (n, port) in engines.ports.iter().enumerate() {
+        for (n, port) in ports.iter().enumerate() {
             let stand_in = 8101 + n;
             text = text
                 .replace(&format!(":{stand_in}\""), &format!(":{port}\""))
