@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 
 use crate::base::units::EngineId;
+use crate::metrics::standing::EngineLine;
 
 /// Which phase of an engine a reservation loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +226,18 @@ impl Line {
         match phase {
             Phase::Prefill => (&self.prefill_requests, &self.prefill_tokens),
             Phase::Decode => (&self.decode_requests, &self.decode_tokens),
+        }
+    }
+}
+
+impl From<&Line> for EngineLine {
+    fn from(line: &Line) -> Self {
+        EngineLine {
+            prefill_requests: u64::from(line.requests(Phase::Prefill)),
+            decode_requests: u64::from(line.requests(Phase::Decode)),
+            outstanding_tokens: line.outstanding_tokens(),
+            live: line.is_live(),
+            ejected: line.is_ejected(),
         }
     }
 }

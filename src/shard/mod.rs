@@ -28,12 +28,12 @@ use crate::fleet::pick::{self, Candidate, Rank};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::{Cell, ShardLedger};
 use crate::metrics::outcome::End;
-use crate::metrics::standing::{self, EngineLine, HealthView, Standing};
+use crate::metrics::standing::{self, HealthView, Standing};
 use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
 use addresses::Addresses;
-use board::{Board, Phase};
+use board::Board;
 use budget::{Credits, Gate};
 use orphans::Orphans;
 use rooms::Rooms;
@@ -387,17 +387,5 @@ impl Shard {
             tx.add(Cell::UnsizedOffered, u64::from(unsized_offered));
             tx.add(Cell::SloMet, u64::from(slo_met));
         });
-    }
-}
-
-impl From<&board::Line> for EngineLine {
-    fn from(line: &board::Line) -> Self {
-        EngineLine {
-            prefill_requests: u64::from(line.requests(Phase::Prefill)),
-            decode_requests: u64::from(line.requests(Phase::Decode)),
-            outstanding_tokens: line.outstanding_tokens(),
-            live: line.is_live(),
-            ejected: line.is_ejected(),
-        }
     }
 }
