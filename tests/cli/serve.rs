@@ -67,18 +67,8 @@ fn settings_that_are_not_built_are_refused_by_name() {
         ),
         (
             open,
-            "\"serving\": {\"admission\": \"open\"}, \"engine\": {\"dialect\": \"openai\"}",
-            "engine.dialect",
-        ),
-        (
-            open,
             "\"serving\": {\"admission\": \"open\", \"decode_concurrency\": 2}",
             "serving.prefill_concurrency, decode_concurrency",
-        ),
-        (
-            open,
-            "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"client_keepalive_s\": 2}",
-            "runtime.client_keepalive_s",
         ),
         (
             open,
