@@ -7,9 +7,16 @@ pub mod board;
 
 pub mod budget;
 
+pub mod gate;
+
 pub mod orphans;
 
 pub mod rooms;
+
+mod sync;
+
+#[cfg(test)]
+mod gate_tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
