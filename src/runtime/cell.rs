@@ -19,8 +19,10 @@ use super::pool::Pool;
 use crate::base::limits;
 use crate::base::time::{Clock, Instant};
 use crate::base::units::EngineId;
+use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell as LedgerCell;
 use crate::metrics::standing::Answer;
+use crate::shard::waits::Line;
 use crate::shard::{ControlRequest, Note, Shard};
 use crate::wire::h1::encode;
 
@@ -35,6 +37,8 @@ struct Held {
 pub enum Mail {
     /// The answer to what a connection asked.
     Answer { token: u64, answer: Answer },
+    /// Another shard handed this one a permit.
+    Granted(Line),
     /// Shutting down: stop listening, close connections as they fall idle.
     Close,
 }
@@ -58,7 +62,9 @@ pub struct ShardCell<R: Rt> {
     next_token: Cell<u64>,
     closing: Cell<bool>,
     clock: MonotonicClock,
-    mail: Arc<Mailbox<Mail>>,
+    /// Of all shards, by number.
+    mail: Arc<[Arc<Mailbox<Mail>>]>,
+    own: usize,
     control: Arc<dyn ControlPort>,
 }
 
@@ -66,23 +72,29 @@ pub struct ShardCell<R: Rt> {
 #[derive(Debug)]
 pub enum ConnectionMail {
     Answer(Answer),
+    /// What it waits for in a line may have come.
+    Look,
     CloseIdle,
 }
 
-/// At most one letter waits: a connection asks one thing at a time, and closing comes last.
+/// At most one letter waits: a connection asks one thing at a time, and closing comes last. Beside it a call to look.
 #[derive(Default)]
 pub struct ConnectionMailbox {
     letter: RefCell<Option<ConnectionMail>>,
+    look: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl ConnectionMailbox {
     pub fn take(&self) -> Option<ConnectionMail> {
+        if self.look.replace(false) {
+            return Some(ConnectionMail::Look);
+        }
         self.letter.borrow_mut().take()
     }
 
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.letter.borrow().is_some() {
+        if self.look.get() || self.letter.borrow().is_some() {
             return Poll::Ready(());
         }
         let mut waker = self.waker.borrow_mut();
@@ -94,7 +106,10 @@ impl ConnectionMailbox {
     }
 
     fn put(&self, letter: ConnectionMail) {
-        *self.letter.borrow_mut() = Some(letter);
+        match letter {
+            ConnectionMail::Look => self.look.set(true),
+            letter => *self.letter.borrow_mut() = Some(letter),
+        }
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -102,7 +117,12 @@ impl ConnectionMailbox {
 }
 
 impl<R: Rt> ShardCell<R> {
-    pub fn new(shard: Shard, mail: Arc<Mailbox<Mail>>, control: Arc<dyn ControlPort>) -> Rc<Self> {
+    pub fn new(
+        shard: Shard,
+        mail: Arc<[Arc<Mailbox<Mail>>]>,
+        control: Arc<dyn ControlPort>,
+    ) -> Rc<Self> {
+        let own = shard.id.index();
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
         let held = shard
             .snapshot
@@ -121,6 +141,7 @@ impl<R: Rt> ShardCell<R> {
             closing: Cell::new(false),
             clock: MonotonicClock::new(),
             mail,
+            own,
             control,
         })
     }
@@ -166,6 +187,33 @@ impl<R: Rt> ShardCell<R> {
         while let Some(note) = shard.next_note() {
             self.control.note(note);
         }
+        while let Some((to, line)) = shard.next_wake() {
+            if to == self.own {
+                self.call(shard.fetch_grants(line));
+            } else {
+                // A full mailbox is no loss: each shard looks by itself, a little later.
+                let _ = self.mail[to].send(Mail::Granted(line));
+            }
+        }
+    }
+
+    /// Tells connections to look.
+    fn call(&self, tokens: Vec<u64>) {
+        for token in tokens {
+            self.deliver(token, ConnectionMail::Look);
+        }
+    }
+
+    /// What nobody told: a letter that found the mailbox full, or a router that may no longer serve.
+    fn look_around(&self) {
+        let shard = &mut *self.shard.borrow_mut();
+        for line in shard.lines() {
+            self.call(shard.fetch_grants(line));
+            if line == Line::Seat && shard.shared.held().is_some() {
+                self.call(shard.waiting(line));
+            }
+        }
+        self.pass_on(shard);
     }
 
     fn deliver(&self, token: u64, letter: ConnectionMail) {
@@ -246,7 +294,7 @@ impl<R: Rt> ShardCell<R> {
 
     async fn read_mail(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
-            let letter = self.mail.recv().await;
+            let letter = self.mail[self.own].recv().await;
             self.on_mail(letter, &listeners);
         }
     }
@@ -255,6 +303,10 @@ impl<R: Rt> ShardCell<R> {
         match letter {
             Mail::Answer { token, answer } => {
                 self.deliver(token, ConnectionMail::Answer(answer));
+            }
+            Mail::Granted(line) => {
+                let tokens = self.shard.borrow_mut().fetch_grants(line);
+                self.call(tokens);
             }
             Mail::Close => {
                 self.closing.set(true);
@@ -272,7 +324,7 @@ impl<R: Rt> ShardCell<R> {
     /// What is due now and then. Reads the mail too, should a wake-up from another thread ever be missed.
     async fn keep_house(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
-            while let Some(letter) = self.mail.try_recv() {
+            while let Some(letter) = self.mail[self.own].try_recv() {
                 self.on_mail(letter, &listeners);
             }
             {
@@ -289,9 +341,15 @@ impl<R: Rt> ShardCell<R> {
                 tx.set(LedgerCell::PoolIdle, idle as u64);
                 tx.raise(LedgerCell::PoolHits, counts.taken);
                 tx.raise(LedgerCell::PoolMisses, counts.missed);
-                tx.raise(LedgerCell::MailDropped, self.mail.refused());
+                tx.raise(LedgerCell::MailDropped, self.mail[self.own].refused());
             });
+            self.look_around();
+            let due = self.now() + HOUSE_TICK;
             R::sleep(HOUSE_TICK).await;
+            let late = self.now().since(due);
+            let mut shard = self.shard.borrow_mut();
+            shard.times.record(Series::LoopDelay, late);
+            shard.loop_delay = late;
         }
     }
 }
@@ -300,7 +358,7 @@ impl<R: Rt> ShardCell<R> {
 pub async fn run<R: Rt>(
     shard: Shard,
     listeners: Vec<std::net::TcpListener>,
-    mail: Arc<Mailbox<Mail>>,
+    mail: Arc<[Arc<Mailbox<Mail>>]>,
     control: Arc<dyn ControlPort>,
 ) -> std::io::Result<()> {
     let cell = ShardCell::<R>::new(shard, mail, control);

@@ -156,6 +156,7 @@ pub async fn connection<R: Rt>(
             Event::Leg(slot, done) => legs[slot].done(&mut conn, shard, now, slot, done),
             Event::Mail => match mail.take() {
                 Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
+                Some(ConnectionMail::Look) => conn.look(shard, now),
                 Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
                 None => {}
             },

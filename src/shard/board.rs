@@ -11,10 +11,14 @@ use crossbeam_utils::CachePadded;
 use crate::base::units::EngineId;
 
 /// Which phase of an engine a reservation loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     Prefill,
     Decode,
+}
+
+impl Phase {
+    pub const COUNT: usize = 2;
 }
 
 /// All engines' lines.

@@ -141,7 +141,10 @@ impl Gate {
         }
         let own = &mut line.granted[shard];
         let Some(at) = own.iter().position(|t| *t == ticket) else {
-            debug_assert!(false, "a ticket is given up once, by the shard that drew it");
+            debug_assert!(
+                false,
+                "a ticket is given up once, by the shard that drew it"
+            );
             return;
         };
         own.swap_remove(at);
@@ -224,7 +227,9 @@ impl Gate {
         if line.waiting.len() >= line.room {
             if line.waiting.is_empty() {
                 drop(line);
-                return self.settle_refusal(shard).map_or(Asked::Full, Asked::Permit);
+                return self
+                    .settle_refusal(shard)
+                    .map_or(Asked::Full, Asked::Permit);
             }
             return Asked::Full;
         }
@@ -304,7 +309,9 @@ impl Gate {
 
     fn lock(&self) -> impl std::ops::DerefMut<Target = Line> {
         // A panic under the lock ends the process (a shard that dies takes it along).
-        self.line.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.line
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

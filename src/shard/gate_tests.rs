@@ -187,7 +187,10 @@ impl<'a> OneShard<'a> {
     }
 
     fn takes(&mut self, permit: Permit) {
-        assert!(self.out.fetch_add(1, Ordering::AcqRel) < 5, "over the limit");
+        assert!(
+            self.out.fetch_add(1, Ordering::AcqRel) < 5,
+            "over the limit"
+        );
         self.served += 1;
         self.held.push(permit);
     }
@@ -203,7 +206,10 @@ impl<'a> OneShard<'a> {
         let granted: BTreeMap<_, _> = self.gate.granted(self.shard).into_iter().collect();
         if let Some(last) = granted.keys().last() {
             let left_behind = |ticket: &&Ticket| *ticket < last && !granted.contains_key(ticket);
-            assert!(self.waiting.iter().find(left_behind).is_none(), "out of order");
+            assert!(
+                self.waiting.iter().find(left_behind).is_none(),
+                "out of order"
+            );
         }
         for (ticket, permit) in granted {
             self.waiting.retain(|waits| *waits != ticket);

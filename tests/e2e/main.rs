@@ -19,5 +19,6 @@ mod engine;
 mod fixtures;
 mod http;
 mod legs;
+mod queue;
 mod serve;
 mod world;
