@@ -77,8 +77,7 @@ impl Exchange {
         match self.place_in_line {
             None => self.place(cx),
             Some((Line::Seat, _)) => {
-                let refusal = Refusal::new(504, "queue_expired", "No seat came free in time")
-                    .code("queue_expired");
+                let refusal = Refusal::new(504, "queue_expired", "No seat came free in time");
                 self.refuse(cx, refusal, End::Expired(ExpireReason::QueueExpired));
             }
             Some((Line::Phase(engine, _), _)) => {
