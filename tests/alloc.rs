@@ -221,7 +221,7 @@ impl Router {
         );
         let loaded = config::parse("test", &fleet, Format::Json, &|_| None).unwrap();
         let snapshot = Arc::new(Snapshot::new(1, loaded.fleet));
-        let shared = Arc::new(Shared::new(&snapshot));
+        let shared = Arc::new(Shared::new(&snapshot, 1));
         let ledger = Arc::new(ShardLedger::new());
         let mail = Arc::new(Mailbox::new(16));
         let listener = boot::bind_shards("127.0.0.1:0".parse().unwrap(), 1).unwrap();
@@ -241,7 +241,7 @@ impl Router {
             let (snapshot, shared) = (snapshot.clone(), shared.clone());
             let shard = Shard::new(place.shard, snapshot, shared, ledger.clone(), times, 1);
             let own = listener.take().unwrap();
-            let mail = mail.clone();
+            let mail = Arc::from([mail.clone()]);
             let tls = roots.map(|roots| tls::Client::new(roots, &shard.snapshot));
             move || async move {
                 COUNTED.set(true);

@@ -221,7 +221,7 @@ impl Router {
             "engine":{"tokenize":false,"connector":"none"}}"#;
         let loaded = config::parse("test", fleet, Format::Json, &|_| None).unwrap();
         let snapshot = Arc::new(Snapshot::new(1, loaded.fleet));
-        let shared = Arc::new(Shared::new(&snapshot));
+        let shared = Arc::new(Shared::new(&snapshot, 1));
         let ledger = Arc::new(ShardLedger::new());
         let listener = boot::bind_shards("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let address = listener[0].local_addr().unwrap();
@@ -242,7 +242,9 @@ impl Router {
             let own = listener.take().unwrap();
             let mail = Arc::new(Mailbox::new(16));
             move || async move {
-                let _ = cell::run::<Monoio>(shard, None, own, mail, Arc::new(NoControl)).await;
+                let _ =
+                    cell::run::<Monoio>(shard, None, own, Arc::from([mail]), Arc::new(NoControl))
+                        .await;
             }
         })
         .unwrap();

@@ -57,14 +57,14 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let places = place_shards(&runtime)?;
     let count = places.places.len();
     let snapshot = Arc::new(snapshot);
-    let shared = Arc::new(Shared::new(&snapshot));
+    let shared = Arc::new(Shared::new(&snapshot, count));
     let mut seeds = seeds();
     let router_id = plan
         .router_id
         .unwrap_or_else(|| String::from_utf8_lossy(&seeds.uuid()).into_owned());
 
     let (mut listeners, addresses) = bind(&plan.listen, count)?;
-    let mail: Vec<_> = (0..count)
+    let mail: Arc<[_]> = (0..count)
         .map(|_| Arc::new(Mailbox::new(MAIL_MAX)))
         .collect();
     let facts: Vec<_> = places
@@ -104,7 +104,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
             seeds.u64(),
         );
         let own = std::mem::take(&mut listeners[index]);
-        let (mail, port) = (mail[index].clone(), port.clone());
+        let (mail, port) = (mail.clone(), port.clone());
         let tls = roots.as_ref().map(|r| tls::Client::new(r, &snapshot));
         move || async move {
             if let Err(error) = cell::run::<Monoio>(shard, tls, own, mail, port).await {
@@ -167,7 +167,7 @@ impl Router {
 
 /// From the first signal to the end of the process.
 struct WayDown {
-    mail: Vec<Arc<Mailbox<Mail>>>,
+    mail: Arc<[Arc<Mailbox<Mail>>]>,
     ledgers: Vec<Arc<ShardLedger>>,
     window: Duration,
     grace: Duration,
@@ -192,7 +192,7 @@ impl WayDown {
             .spawn(move || {
                 let until = Instant::now() + grace;
                 thread::sleep(window.min(grace));
-                for mailbox in &mail {
+                for mailbox in mail.iter() {
                     while mailbox.send(Mail::Close).is_err() && Instant::now() < until {
                         thread::sleep(DRAIN_LOOK);
                     }

@@ -85,15 +85,6 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
             "serving.admission: `predictive` (the default) is not available in this version; write \"open\"",
         ),
         (
-            fleet.serving.queue_capacity > 0,
-            "serving.queue_capacity: the queue is not available in this version; write 0",
-        ),
-        (
-            fleet.serving.prefill_concurrency.max().is_some()
-                || fleet.serving.decode_concurrency.max().is_some(),
-            "serving.prefill_concurrency, decode_concurrency: limits of a phase are not available in this version; write 0",
-        ),
-        (
             !runtime.cors_origins.is_empty(),
             "runtime.cors_origins: CORS is not available in this version; leave it empty",
         ),

@@ -34,7 +34,7 @@ use crate::metrics::picture::{
     AdmissionMode, EngineView, Picture, Room, ShardView, TokenAccounting,
 };
 use crate::metrics::standing::{self, Answer, HealthView};
-use crate::shard::{self, ControlRequest, budget};
+use crate::shard::{self, ControlRequest, gate};
 
 /// What control reads of the router, and the few flags of it that it writes. Built once at start, shared by `Arc`.
 pub struct Shared {
@@ -339,7 +339,7 @@ fn token_accounting(fleet: &Fleet) -> TokenAccounting {
     }
 }
 
-fn room(gate: &budget::Gate) -> Room {
+fn room(gate: &gate::Gate) -> Room {
     Room {
         held: gate.held(),
         limit: gate.limit(),

@@ -11,12 +11,12 @@ use crate::shard::{ControlRequest, Note};
 /// One for all shards.
 pub struct Port {
     asker: Asker,
-    mail: Vec<Arc<Mailbox<Mail>>>,
+    mail: Arc<[Arc<Mailbox<Mail>>]>,
     snapshot: Arc<Snapshot>,
 }
 
 impl Port {
-    pub fn new(asker: Asker, mail: Vec<Arc<Mailbox<Mail>>>, snapshot: Arc<Snapshot>) -> Self {
+    pub fn new(asker: Asker, mail: Arc<[Arc<Mailbox<Mail>>]>, snapshot: Arc<Snapshot>) -> Self {
         Port {
             asker,
             mail,

@@ -33,7 +33,7 @@ fn shared(engines: &[(&str, &str, String)], liveness_every: u32) -> Arc<Shared> 
     });
     let loaded = parse("f", &file.to_string(), Format::Json, &|_| None).unwrap();
     let snapshot = Snapshot::new(1, loaded.fleet);
-    let state = shard::Shared::new(&snapshot);
+    let state = shard::Shared::new(&snapshot, 2);
     let shard = || ShardFacts {
         ledger: Arc::new(ShardLedger::new()),
         times: Arc::new(ShardTimes::new()),

@@ -212,7 +212,7 @@ impl Connection {
                     let Some(exchange) = self.exchange.as_mut() else {
                         continue;
                     };
-                    exchange.place(&mut Cx {
+                    exchange.wait_over(&mut Cx {
                         shard,
                         io: &mut self.io,
                         now,

@@ -13,6 +13,7 @@ use crate::base::time::Instant;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::End;
+use crate::shard::waits::Awaited;
 
 /// When things happened, and what was counted already.
 #[derive(Debug, Default)]
@@ -73,13 +74,16 @@ impl Exchange {
     /// Ends the exchange.
     pub fn finish(&mut self, cx: &mut Cx, end: End) {
         assert!(self.end.is_none(), "an exchange ends once");
+        self.leave_line(cx);
         self.release_attempt(cx);
-        let shared = &cx.shard.shared;
         if let Some(permit) = self.seat.take() {
-            shared.seats.release(permit);
+            cx.shard.release(Awaited::Seat, permit);
         }
+        let shared = &cx.shard.shared;
         if let Some(permit) = self.retained.take() {
-            shared.retained.release(permit);
+            // Nobody waits for this one.
+            let shard = cx.shard.id.index();
+            shared.retained.release(shard, permit, &mut Vec::new());
         }
         if end == End::Served {
             shared

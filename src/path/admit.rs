@@ -1,8 +1,8 @@
 //! Stage `admit`: may this request be in flight, and how long is its prompt?
 //!
 //! Before the body: retention, held router, no live engine, declared size. After the checks: the prompt's token count (our own for token
-//! arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat. Order is the contract's: an
-//! overloaded or held router answers before it looks at the body.
+//! arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat or a wait for one. Order is the
+//! contract's: an overloaded or held router answers before it looks at the body.
 
 use super::Stage;
 use super::answer::Refusal;
@@ -14,6 +14,8 @@ use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, RejectReason};
 use crate::metrics::standing::Standing;
 use crate::shard::Note;
+use crate::shard::gate::{Asked, Permit};
+use crate::shard::waits::Awaited;
 use crate::wire::dialect::vllm;
 use crate::wire::openai::Prompt;
 
@@ -27,13 +29,18 @@ const OVERLOADED: Refusal = Refusal::new(
 impl Exchange {
     /// The gates that need no body. True when the request may go on.
     pub fn admit_head(&mut self, cx: &mut Cx) -> bool {
-        self.retained = cx.shard.shared.retained.acquire();
+        let shard = cx.shard.id.index();
+        self.retained = cx.shard.shared.retained.acquire(shard);
         if self.retained.is_none() {
             self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Retained));
             return false;
         }
         if let Some(standing) = cx.shard.shared.held() {
             self.refuse_held(cx, standing);
+            return false;
+        }
+        if cx.shard.is_saturated() {
+            self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Saturated));
             return false;
         }
         if !cx.shard.any_available() {
@@ -50,7 +57,7 @@ impl Exchange {
         true
     }
 
-    fn refuse_held(&mut self, cx: &mut Cx, standing: Standing) {
+    pub fn refuse_held(&mut self, cx: &mut Cx, standing: Standing) {
         let reason = match standing {
             Standing::Draining => RejectReason::Draining,
             _ => RejectReason::Standby,
@@ -149,7 +156,7 @@ impl Exchange {
         self.sized(cx, tokens, true);
     }
 
-    /// The size is known: take a seat.
+    /// The size is known: take a seat, or a place in the queue.
     fn sized(&mut self, cx: &mut Cx, tokens: u64, estimated: bool) {
         self.prompt_tokens = tokens;
         self.estimated = estimated;
@@ -158,10 +165,25 @@ impl Exchange {
         if let Some(standing) = cx.shard.shared.held() {
             return self.refuse_held(cx, standing);
         }
-        self.seat = cx.shard.shared.seats.acquire();
-        if self.seat.is_none() {
-            return self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Seats));
+        match cx.shard.ask(Awaited::Seat, self.token) {
+            Asked::Permit(permit) => self.seated(cx, permit),
+            Asked::Waits(ticket) => {
+                let bound = cx.now + cx.shard.snapshot.fleet.serving.queue_timeout;
+                self.wait_in_line(cx, (Awaited::Seat, ticket), Some(bound));
+            }
+            Asked::Full => {
+                let reason = match cx.shard.snapshot.fleet.serving.queue_capacity {
+                    0 => RejectReason::Seats,
+                    _ => RejectReason::QueueFull,
+                };
+                self.refuse(cx, OVERLOADED, End::Rejected(reason));
+            }
         }
+    }
+
+    /// It has a seat: at once, or after a wait.
+    pub fn seated(&mut self, cx: &mut Cx, permit: Permit) {
+        self.seat = Some(permit);
         self.marks.admitted = cx.now;
         cx.shard
             .times

@@ -11,14 +11,17 @@ use super::leg::LegCommand;
 use super::out::ClientOut;
 use super::relay::Relay;
 use super::timers::{Timer, Timers};
+use super::wait::InPhase;
 use super::{Stage, assemble};
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
 use crate::fleet::pick::{Avoid, Placement};
 use crate::metrics::outcome::End;
 use crate::shard::Shard;
+use crate::shard::board::Phase;
 use crate::shard::board::Reservation;
-use crate::shard::budget::Permit;
+use crate::shard::gate::Permit;
+use crate::shard::waits;
 use crate::wire::event::EventStream;
 use crate::wire::openai::{Request, Route};
 
@@ -45,6 +48,8 @@ pub struct Io {
 
 /// See the head of this file.
 pub struct Exchange {
+    /// The address of its connection, for who wakes it.
+    pub token: u64,
     pub route: Route,
     pub stage: Stage,
     /// `x-request-id`; legs append their attempt and phase.
@@ -58,6 +63,9 @@ pub struct Exchange {
 
     pub retained: Option<Permit>,
     pub seat: Option<Permit>,
+    pub phases: [Option<InPhase>; Phase::COUNT],
+    /// Where it waits.
+    pub place_in_line: Option<waits::Place>,
     pub prefill_load: Option<Reservation>,
     pub decode_load: Option<Reservation>,
 
@@ -145,8 +153,9 @@ impl Io {
 }
 
 impl Exchange {
-    pub fn new(route: Route, id: [u8; 36], now: Instant, deadline: Instant) -> Self {
+    pub fn new(token: u64, route: Route, id: [u8; 36], now: Instant, deadline: Instant) -> Self {
         Exchange {
+            token,
             route,
             stage: Stage::Parse,
             id,
@@ -157,6 +166,8 @@ impl Exchange {
             request: None,
             retained: None,
             seat: None,
+            phases: [None, None],
+            place_in_line: None,
             prefill_load: None,
             decode_load: None,
             prompt_tokens: 0,

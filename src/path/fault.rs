@@ -144,9 +144,7 @@ impl Exchange {
             cx.shard.shared.board.line(engine).count_fault(class);
         }
         cx.io.close_leg(1);
-        if let Some(load) = self.prefill_load.take() {
-            cx.shard.shared.board.release(load);
-        }
+        self.release_prefill(cx);
     }
 
     /// No engine may take the (next) attempt.

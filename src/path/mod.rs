@@ -47,6 +47,8 @@ pub mod timers;
 
 pub mod keep_alive;
 
+pub mod wait;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

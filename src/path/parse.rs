@@ -95,7 +95,7 @@ impl Connection {
     ) {
         let deadline = now + shard.snapshot.fleet.serving.request_timeout;
         let id = shard.prng.uuid();
-        let mut exchange = Box::new(Exchange::new(route, id, now, deadline));
+        let mut exchange = Box::new(Exchange::new(self.token, route, id, now, deadline));
         shard.count_offered();
         self.front = Front::Running;
         self.io.timers.set(Timer::Deadline, deadline);

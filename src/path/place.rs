@@ -22,7 +22,6 @@ impl Exchange {
         };
         self.placement = Some(placement);
         self.attempt += 1;
-        let beside = cx.shard.snapshot.fleet.engine.dialect == Dialect::Sglang;
         let length = self.length();
         let board = &cx.shard.shared.board;
         match placement {
@@ -30,17 +29,17 @@ impl Exchange {
                 self.prefill_load =
                     Some(board.reserve(prefill, Phase::Prefill, self.prompt_tokens));
                 self.decode_load = Some(board.reserve(decode, Phase::Decode, length));
-                if beside {
-                    self.room = Some(cx.shard.rooms.take(&mut cx.shard.prng));
-                    self.decode(cx, decode, false);
-                }
-                self.prefill(cx, prefill, false);
             }
             Placement::OneLeg { engine } => {
                 self.decode_load = Some(board.reserve(engine, Phase::Decode, length));
-                self.decode(cx, engine, false);
             }
         }
+        self.advance_legs(cx);
+    }
+
+    /// Whether the legs of a pair run side by side.
+    pub fn runs_beside(&self, cx: &Cx) -> bool {
+        cx.shard.snapshot.fleet.engine.dialect == Dialect::Sglang
     }
 
     /// Where the next attempt would go.
@@ -77,6 +76,9 @@ impl Exchange {
 
     /// Gives back what the attempt has reserved.
     pub fn release_attempt(&mut self, cx: &mut Cx) {
+        self.leave_line(cx);
+        self.leave_phase(cx, Phase::Prefill);
+        self.leave_phase(cx, Phase::Decode);
         self.give_up_handoff(cx);
         if let Some(room) = self.room.take() {
             cx.shard.rooms.give(room);
@@ -87,6 +89,14 @@ impl Exchange {
         {
             cx.shard.shared.board.release(load);
         }
+    }
+
+    /// The prefill leg is over: its engine is free of it.
+    pub fn release_prefill(&mut self, cx: &mut Cx) {
+        if let Some(load) = self.prefill_load.take() {
+            cx.shard.shared.board.release(load);
+        }
+        self.leave_phase(cx, Phase::Prefill);
     }
 
     /// A handoff that no decode leg has carried leaves its blocks with the producer until their lease ends.

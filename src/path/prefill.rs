@@ -60,9 +60,7 @@ impl Exchange {
         if let (true, Some(tokens)) = (self.estimated, answer.prompt_tokens) {
             self.prompt_tokens = tokens;
         }
-        if let Some(load) = self.prefill_load.take() {
-            cx.shard.shared.board.release(load);
-        }
+        self.release_prefill(cx);
         self.marks.prefilled = cx.now;
         if self.room.is_some() {
             // The decode leg is on its way, or has brought tokens already.
@@ -77,10 +75,7 @@ impl Exchange {
             cached_tokens: answer.cached_tokens,
             dispatched: false,
         };
-        match self.decode_engine(cx) {
-            Some(decode) => self.decode(cx, decode, false),
-            None => self.refuse_no_engine(cx),
-        }
+        self.advance_legs(cx);
     }
 
     /// Where and as whom this leg meets the other.

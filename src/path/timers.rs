@@ -12,7 +12,7 @@ pub enum Timer {
     /// A leg's current bound: connect, count, prefill, first token, gap between tokens, draining.
     Leg0,
     Leg1,
-    /// The pause before another attempt.
+    /// The pause before another attempt, or the bound of a wait in a line.
     Wait,
     /// The client does not take what is written to it.
     Stall,

@@ -7,12 +7,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use super::clock::{MonotonicClock, unix_seconds};
 use super::drive;
 use super::io::Rt;
+use super::letters::{ConnectionMail, ConnectionMailbox};
 use super::line::{Dial, Line};
 use super::mail::Mailbox;
 use super::pool::Pool;
@@ -20,8 +21,10 @@ use super::tls;
 use crate::base::limits;
 use crate::base::time::{Clock, Instant};
 use crate::base::units::EngineId;
+use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell as LedgerCell;
 use crate::metrics::standing::Answer;
+use crate::shard::waits::Awaited;
 use crate::shard::{ControlRequest, Note, Shard};
 use crate::wire::h1::encode;
 
@@ -36,6 +39,8 @@ struct Held {
 pub enum Mail {
     /// The answer to what a connection asked.
     Answer { token: u64, answer: Answer },
+    /// Another shard handed this one a permit.
+    Granted(Awaited),
     /// Shutting down: stop listening, close connections as they fall idle.
     Close,
 }
@@ -63,56 +68,20 @@ pub struct ShardCell<R: Rt> {
     next_token: Cell<u64>,
     closing: Cell<bool>,
     clock: MonotonicClock,
-    mail: Arc<Mailbox<Mail>>,
+    /// Of all shards, by number.
+    mail: Arc<[Arc<Mailbox<Mail>>]>,
+    own: usize,
     control: Arc<dyn ControlPort>,
-}
-
-/// Mail as one connection gets it.
-#[derive(Debug)]
-pub enum ConnectionMail {
-    Answer(Answer),
-    CloseIdle,
-}
-
-/// At most one letter waits: a connection asks one thing at a time, and closing comes last.
-#[derive(Default)]
-pub struct ConnectionMailbox {
-    letter: RefCell<Option<ConnectionMail>>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl ConnectionMailbox {
-    pub fn take(&self) -> Option<ConnectionMail> {
-        self.letter.borrow_mut().take()
-    }
-
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.letter.borrow().is_some() {
-            return Poll::Ready(());
-        }
-        let mut waker = self.waker.borrow_mut();
-        match &*waker {
-            Some(known) if known.will_wake(cx.waker()) => {}
-            _ => *waker = Some(cx.waker().clone()),
-        }
-        Poll::Pending
-    }
-
-    fn put(&self, letter: ConnectionMail) {
-        *self.letter.borrow_mut() = Some(letter);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
 }
 
 impl<R: Rt> ShardCell<R> {
     pub fn new(
         shard: Shard,
         tls: Option<tls::Client>,
-        mail: Arc<Mailbox<Mail>>,
+        mail: Arc<[Arc<Mailbox<Mail>>]>,
         control: Arc<dyn ControlPort>,
     ) -> Rc<Self> {
+        let own = shard.id.index();
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
         let held = shard
             .snapshot
@@ -133,6 +102,7 @@ impl<R: Rt> ShardCell<R> {
             closing: Cell::new(false),
             clock: MonotonicClock::new(),
             mail,
+            own,
             control,
         })
     }
@@ -178,6 +148,33 @@ impl<R: Rt> ShardCell<R> {
         while let Some(note) = shard.next_note() {
             self.control.note(note);
         }
+        while let Some((to, line)) = shard.next_wake() {
+            if to == self.own {
+                self.call(shard.fetch_grants(line));
+            } else {
+                // A full mailbox is no loss: each shard looks by itself, a little later.
+                let _ = self.mail[to].send(Mail::Granted(line));
+            }
+        }
+    }
+
+    /// Tells connections to look.
+    fn call(&self, tokens: Vec<u64>) {
+        for token in tokens {
+            self.deliver(token, ConnectionMail::Look);
+        }
+    }
+
+    /// What nobody told: a letter that found the mailbox full, or a router that may no longer serve.
+    fn look_around(&self) {
+        let shard = &mut *self.shard.borrow_mut();
+        for line in shard.lines() {
+            self.call(shard.fetch_grants(line));
+            if line == Awaited::Seat && shard.shared.held().is_some() {
+                self.call(shard.waiting(line));
+            }
+        }
+        self.pass_on(shard);
     }
 
     fn deliver(&self, token: u64, letter: ConnectionMail) {
@@ -289,7 +286,7 @@ impl<R: Rt> ShardCell<R> {
 
     async fn read_mail(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
-            let letter = self.mail.recv().await;
+            let letter = self.mail[self.own].recv().await;
             self.on_mail(letter, &listeners);
         }
     }
@@ -298,6 +295,10 @@ impl<R: Rt> ShardCell<R> {
         match letter {
             Mail::Answer { token, answer } => {
                 self.deliver(token, ConnectionMail::Answer(answer));
+            }
+            Mail::Granted(line) => {
+                let tokens = self.shard.borrow_mut().fetch_grants(line);
+                self.call(tokens);
             }
             Mail::Close => {
                 self.closing.set(true);
@@ -315,7 +316,7 @@ impl<R: Rt> ShardCell<R> {
     /// What is due now and then. Reads the mail too, should a wake-up from another thread ever be missed.
     async fn keep_house(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
-            while let Some(letter) = self.mail.try_recv() {
+            while let Some(letter) = self.mail[self.own].try_recv() {
                 self.on_mail(letter, &listeners);
             }
             {
@@ -333,9 +334,15 @@ impl<R: Rt> ShardCell<R> {
                 tx.set(LedgerCell::PoolIdle, idle as u64);
                 tx.raise(LedgerCell::PoolHits, counts.taken);
                 tx.raise(LedgerCell::PoolMisses, counts.missed);
-                tx.raise(LedgerCell::MailDropped, self.mail.refused());
+                tx.raise(LedgerCell::MailDropped, self.mail[self.own].refused());
             });
+            self.look_around();
+            let due = self.now() + HOUSE_TICK;
             R::sleep(HOUSE_TICK).await;
+            let late = self.now().since(due);
+            let mut shard = self.shard.borrow_mut();
+            shard.times.record(Series::LoopDelay, late);
+            shard.loop_delay = late;
         }
     }
 }
@@ -345,7 +352,7 @@ pub async fn run<R: Rt>(
     shard: Shard,
     tls: Option<tls::Client>,
     listeners: Vec<std::net::TcpListener>,
-    mail: Arc<Mailbox<Mail>>,
+    mail: Arc<[Arc<Mailbox<Mail>>]>,
     control: Arc<dyn ControlPort>,
 ) -> std::io::Result<()> {
     let cell = ShardCell::<R>::new(shard, tls, mail, control);

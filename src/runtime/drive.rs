@@ -11,9 +11,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::cell::{ConnectionMail, ShardCell};
+use super::cell::ShardCell;
 use super::io::{ReadHalf, Rt, WriteHalf};
 use super::leg::{LegDone, LegIo, leg_op};
+use super::letters::ConnectionMail;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::path::accept::{Connection, SLOTS};
@@ -156,6 +157,7 @@ pub async fn connection<R: Rt>(
             Event::Leg(slot, done) => legs[slot].done(&mut conn, shard, now, slot, done),
             Event::Mail => match mail.take() {
                 Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
+                Some(ConnectionMail::Look) => conn.look(shard, now),
                 Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
                 None => {}
             },

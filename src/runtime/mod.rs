@@ -20,6 +20,8 @@ pub mod pool;
 
 pub mod cell;
 
+pub mod letters;
+
 pub mod line;
 
 pub mod tls;

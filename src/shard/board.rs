@@ -12,10 +12,14 @@ use crate::base::units::EngineId;
 use crate::metrics::standing::EngineLine;
 
 /// Which phase of an engine a reservation loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     Prefill,
     Decode,
+}
+
+impl Phase {
+    pub const COUNT: usize = 2;
 }
 
 /// All engines' lines.

@@ -9,9 +9,20 @@ pub mod board;
 
 pub mod budget;
 
+pub mod counters;
+
+pub mod gate;
+
 pub mod orphans;
 
 pub mod rooms;
+
+mod sync;
+
+pub mod waits;
+
+#[cfg(test)]
+mod gate_tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,9 +33,9 @@ use crate::base::limits;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg, ShardId};
-use crate::config::checked;
+use crate::config::checked::{self, PhaseLimit};
 use crate::config::topology::Snapshot;
-use crate::fleet::pick::{self, Candidate, Rank};
+use crate::fleet::pick::{Candidate, Rank};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::{Cell, ShardLedger};
 use crate::metrics::outcome::End;
@@ -33,10 +44,13 @@ use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
 use addresses::Addresses;
-use board::Board;
-use budget::{Credits, Gate};
+use board::{Board, Phase};
+use budget::Credits;
+use counters::Counter;
+use gate::Gate;
 use orphans::Orphans;
 use rooms::Rooms;
+use waits::Waits;
 
 /// What all shards of a router share.
 #[derive(Debug)]
@@ -47,6 +61,8 @@ pub struct Shared {
     pub retained: Gate,
     /// Requests in flight past admission.
     pub seats: Gate,
+    /// Places in the phases of each engine, where they are bounded.
+    pub phases: Box<[[Option<Gate>; Phase::COUNT]]>,
     pub retries: Credits,
     pub standing: standing::Gate,
     /// Pairs of engines that have completed a handoff: row producer, column consumer.
@@ -61,9 +77,12 @@ pub struct Shard {
     pub ledger: Arc<ShardLedger>,
     pub times: Arc<ShardTimes>,
     pub prng: Prng,
+    /// How late this shard's loop was of late, as the runtime saw it.
+    pub loop_delay: Duration,
     /// The `date` field, refreshed by the runtime once a second.
     pub date: [u8; 29],
     pub rooms: Rooms,
+    waits: Waits,
     buffers: Vec<Vec<u8>>,
     orphans: Orphans,
     counters: Vec<Counter>,
@@ -92,30 +111,27 @@ pub enum Note {
     TlsFailed { engine: EngineId, why: String },
 }
 
-/// How asking an engine for token counts has gone.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counter {
-    failures: u32,
-    /// Left alone until then.
-    until: Instant,
-}
-
 /// Requests to the control thread that may wait to be fetched by the runtime.
 const ASKS_MAX: usize = 64;
 /// Buffers kept for the next request body or leg.
 const BUFFERS_MAX: usize = 64;
-const COUNTER_BACKOFF: Duration = Duration::from_secs(1);
-const COUNTER_BACKOFF_MAX: Duration = Duration::from_secs(30);
-
 impl Shared {
-    pub fn new(snapshot: &Snapshot) -> Self {
+    pub fn new(snapshot: &Snapshot, shards: usize) -> Self {
         let serving = &snapshot.fleet.serving;
         let engines = snapshot.engines.len();
+        let phase = |limit: PhaseLimit| limit.max().map(|max| Gate::new(max, shards, usize::MAX));
+        let phases = || {
+            [
+                phase(serving.prefill_concurrency),
+                phase(serving.decode_concurrency),
+            ]
+        };
         Shared {
             board: Board::new(engines),
             addresses: Addresses::new(snapshot),
-            retained: Gate::new(serving.max_retained),
-            seats: Gate::new(serving.max_connections),
+            retained: Gate::new(serving.max_retained, shards, 0),
+            seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
+            phases: (0..engines).map(|_| phases()).collect(),
             retries: Credits::new(serving.retry_budget),
             standing: standing::Gate::new(),
             met: (0..engines * engines)
@@ -162,8 +178,10 @@ impl Shard {
             ledger,
             times,
             prng: Prng::new(seed),
+            loop_delay: Duration::ZERO,
             date: encode::http_date(0),
             rooms: Rooms::new(id),
+            waits: Waits::default(),
             buffers: Vec::new(),
             orphans: Orphans::default(),
             counters: vec![Counter::default(); engines],
@@ -205,31 +223,16 @@ impl Shard {
         }
     }
 
+    /// Whether this shard is too far behind to promise anything: its loop's delay alone is a quarter of the target.
+    pub fn is_saturated(&self) -> bool {
+        self.loop_delay >= self.snapshot.fleet.slo.ttft / 4
+    }
+
     pub fn any_available(&self) -> bool {
         self.snapshot
             .engines
             .iter()
             .any(|e| self.shared.board.line(e.id).available())
-    }
-
-    /// The engine to ask for a token count: least busy, not asked yet, rested ones first.
-    pub fn counter(&self, now: Instant, asked: &[EngineId]) -> Option<EngineId> {
-        let fleet = self.candidates();
-        let fresh = |id: EngineId| !asked.contains(&id);
-        let rested = |id: EngineId| fresh(id) && self.counters[id.index()].until <= now;
-        pick::least_busy(&fleet, rested).or_else(|| pick::least_busy(&fleet, fresh))
-    }
-
-    pub fn counter_answered(&mut self, engine: EngineId) {
-        self.counters[engine.index()] = Counter::default();
-    }
-
-    /// It is left alone for 1 s, doubling to 30 s.
-    pub fn counter_failed(&mut self, now: Instant, engine: EngineId) {
-        let counter = &mut self.counters[engine.index()];
-        let pause = COUNTER_BACKOFF * 2u32.pow(counter.failures.min(5));
-        counter.failures += 1;
-        counter.until = now + pause.min(COUNTER_BACKOFF_MAX);
     }
 
     /// Head and body of a leg, as they go on the wire. No client field passes but the forwarded ones.

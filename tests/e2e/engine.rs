@@ -48,6 +48,8 @@ pub struct Seen {
     pub connection: u64,
     pub nth: u64,
     gone: OnceLock<Instant>,
+    /// The engine is done with it: all but the end of the body is out, or the router left.
+    over: AtomicBool,
 }
 
 impl Seen {
@@ -65,6 +67,8 @@ struct Shared {
     /// Steps that outlive a reset.
     standing: Mutex<HashMap<String, Value>>,
     log: Mutex<Vec<Arc<Seen>>>,
+    /// Legs of each kind at work now, and the most there were.
+    at_work: Mutex<HashMap<&'static str, (usize, usize)>>,
     connections: Mutex<Vec<Arc<Line>>>,
     numbers: AtomicU64,
     stopping: AtomicBool,
@@ -123,6 +127,13 @@ impl Engines {
         log
     }
 
+    /// The most legs of this name that were at work at once, from the start.
+    pub fn most_at_once(&self, leg: &str) -> usize {
+        lock(&self.shared.at_work)
+            .get(leg)
+            .map_or(0, |at_work| at_work.1)
+    }
+
     /// Closes every connection that waits for a request, as engines do after some idle seconds.
     pub fn close_idle(&self) {
         for line in lock(&self.shared.connections).iter() {
@@ -135,6 +146,22 @@ impl Engines {
     /// Connections that are open.
     pub fn connections(&self) -> usize {
         lock(&self.shared.connections).len()
+    }
+}
+
+impl Shared {
+    fn begins(&self, leg: &'static str) {
+        let mut at_work = lock(&self.at_work);
+        let (now, most) = at_work.entry(leg).or_default();
+        *now += 1;
+        *most = (*most).max(*now);
+    }
+
+    fn ends(&self, seen: &Seen) {
+        if !seen.over.swap(true, Ordering::SeqCst) {
+            let mut at_work = lock(&self.at_work);
+            at_work.entry(seen.leg).or_default().0 -= 1;
+        }
     }
 }
 
@@ -237,7 +264,9 @@ impl Serving<'_> {
             self.line.busy.store(true, Ordering::SeqCst);
             self.requests += 1;
             self.answer(&head, body)?;
-            self.current = None;
+            if let Some(seen) = self.current.take() {
+                self.shared.ends(&seen);
+            }
             self.line.busy.store(false, Ordering::SeqCst);
         }
     }
@@ -273,6 +302,7 @@ impl Serving<'_> {
 
     fn gone(&self) -> Over {
         if let Some(seen) = &self.current {
+            self.shared.ends(seen);
             let _ = seen.gone.set(Instant::now());
         }
         Over
@@ -316,7 +346,9 @@ impl Serving<'_> {
                 connection: self.number,
                 nth: self.requests,
                 gone: OnceLock::new(),
+                over: AtomicBool::new(false),
             });
+            self.shared.begins(leg);
             self.current = Some(Arc::clone(&seen));
             lock(&self.shared.log).push(seen);
         }
@@ -423,6 +455,10 @@ impl Serving<'_> {
     }
 
     fn chunk(&mut self, bytes: &[u8], framing: Framing) -> Result<(), Over> {
+        // The router is free to send the next one as soon as it has this.
+        if let (Some(seen), b"data: [DONE]\n\n") = (&self.current, bytes) {
+            self.shared.ends(seen);
+        }
         match framing {
             Framing::Chunked => self.write(&framed(bytes)),
             Framing::Length | Framing::Close => self.write(bytes),

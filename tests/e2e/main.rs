@@ -20,6 +20,7 @@ mod fixtures;
 mod front;
 mod http;
 mod legs;
+mod queue;
 mod serve;
 mod tls;
 mod world;

@@ -27,7 +27,7 @@ fn snapshot(urls: &[&str]) -> Snapshot {
 }
 
 fn shared(snapshot: Snapshot) -> Arc<Shared> {
-    let state = Arc::new(shard::Shared::new(&snapshot));
+    let state = Arc::new(shard::Shared::new(&snapshot, 1));
     Arc::new(Shared {
         router_id: "r".into(),
         snapshot: Arc::new(snapshot),

@@ -8,6 +8,7 @@ use crate::path::accept::{Front, SLOTS};
 use crate::path::leg::State;
 use crate::path::timers::Timer;
 use crate::shard::board::Phase;
+use crate::shard::waits::Awaited;
 use crate::wire::h1::head::{self, HeadLimits, RequestBody};
 use crate::wire::splice::fuzzing::members;
 
@@ -30,8 +31,9 @@ impl World {
         assert_eq!(counts.inflight(), u64::from(exchange.is_some()));
 
         let shared = &self.shard.shared;
-        let seats = self.elsewhere.iter().filter(|(seat, _)| *seat).count();
-        let retained = self.elsewhere.len() - seats;
+        let elsewhere =
+            |line: Option<Awaited>| self.elsewhere.iter().filter(|(l, _)| *l == line).count();
+        let (seats, retained) = (elsewhere(Some(Awaited::Seat)), elsewhere(None));
         let has_seat = exchange.is_some_and(|x| x.seat.is_some());
         let is_retained = exchange.is_some_and(|x| x.retained.is_some());
         assert_eq!(shared.seats.held(), seats as u64 + u64::from(has_seat));
@@ -39,6 +41,20 @@ impl World {
             shared.retained.held(),
             retained as u64 + u64::from(is_retained)
         );
+
+        let waits = exchange.is_some_and(|x| x.place_in_line.is_some());
+        assert_eq!(self.shard.lines().len(), usize::from(waits));
+        for (i, phases) in shared.phases.iter().enumerate() {
+            for phase in [Phase::Prefill, Phase::Decode] {
+                let Some(gate) = &phases[phase as usize] else {
+                    continue;
+                };
+                let engine = EngineId(i as u16);
+                let own = exchange.is_some_and(|x| x.is_in_phase(engine, phase));
+                let others = elsewhere(Some(Awaited::Phase(engine, phase)));
+                assert_eq!(gate.held(), others as u64 + u64::from(own));
+            }
+        }
 
         let on_board: u32 = (0..shared.board.len())
             .map(|i| shared.board.line(EngineId(i as u16)))
@@ -100,7 +116,7 @@ impl World {
             Front::Running if conn.exchange.is_some() => {
                 assert!(set(Timer::Deadline));
                 assert!(
-                    at_work || set(Timer::Wait),
+                    at_work || set(Timer::Wait) || !self.shard.lines().is_empty(),
                     "the exchange waits for nothing"
                 );
             }

@@ -20,7 +20,11 @@ pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
         [serving]
         admission = "open"
         max_connections = 1
+        queue_capacity = QUEUE
+        queue_timeout_s = 5
         max_retained = 2
+        decode_concurrency = DECODES
+        prefill_concurrency = DECODES
         max_attempts = 3
         max_request_bytes = 2048
         max_response_bytes = 4096
@@ -106,11 +110,16 @@ pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
         pin = true
         "#,
     ];
-    // Comments to waiting clients, on some.
+    // A line for seats, bounds on phases, and comments to waiting clients, on some.
+    const QUEUE: [&str; FLEETS] = ["1", "0", "2", "0", "1"];
+    const DECODES: [&str; FLEETS] = ["1", "0", "0", "1", "1"];
     const KEEP_ALIVE_S: [&str; FLEETS] = ["20", "0", "0", "0", "20"];
     SNAPSHOTS.get_or_init(|| {
         std::array::from_fn(|i| {
-            let common = COMMON.replace("KEEP_ALIVE_S", KEEP_ALIVE_S[i]);
+            let common = COMMON
+                .replace("KEEP_ALIVE_S", KEEP_ALIVE_S[i])
+                .replace("QUEUE", QUEUE[i])
+                .replace("DECODES", DECODES[i]);
             let text = format!("{common}{}", REST[i]);
             let loaded = config::parse("fuzz.toml", &text, Format::Toml, &|_| None);
             let fleet = loaded.unwrap_or_else(|why| panic!("{why}")).fleet;

@@ -185,3 +185,18 @@ fn a_head_may_be_as_long_as_its_limit() {
     let got = String::from_utf8_lossy(&calm.0.client.received);
     assert!(got.starts_with("HTTP/1.1 200"), "{got}");
 }
+
+// proves R-ADM-9
+#[test]
+fn a_shard_that_is_late_sends_new_work_away() {
+    for (delay_ms, ends) in [(499, Outcome::Served), (500, Outcome::Rejected)] {
+        // The target of these fleets is 2 s.
+        let mut calm = Calm::new(ONE_LEG);
+        calm.0.shard.loop_delay = Duration::from_millis(delay_ms);
+        calm.asks(&[HEAD, BODY].concat());
+        calm.settles();
+        assert_eq!(calm.ended(ends), 1, "{delay_ms}");
+        let late = calm.0.client.received.starts_with(b"HTTP/1.1 429");
+        assert_eq!(late, ends == Outcome::Rejected);
+    }
+}

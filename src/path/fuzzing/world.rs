@@ -16,7 +16,9 @@ use crate::metrics::ledger::ShardLedger;
 use crate::metrics::standing::{self, Standing};
 use crate::path::accept::{Connection, Front, SLOTS};
 use crate::path::leg::{LegCommand, LegFault};
-use crate::shard::budget::Permit;
+use crate::shard::board;
+use crate::shard::gate::{Gate, Permit};
+use crate::shard::waits::Awaited;
 use crate::shard::{Shard, Shared};
 
 pub struct World {
@@ -25,8 +27,8 @@ pub struct World {
     pub now: Instant,
     pub client: Client,
     pub legs: [Option<Leg>; SLOTS],
-    /// Permits that other connections hold.
-    pub elsewhere: Vec<(bool, Permit)>,
+    /// Permits that other connections hold; without a line, of retention.
+    pub elsewhere: Vec<(Option<Awaited>, Permit)>,
     /// Handoffs made, by number; the last one may be dispatched once.
     pub handoffs: u32,
     pub handoff_spent: bool,
@@ -71,7 +73,7 @@ enum Phase {
 impl World {
     pub fn new(fleet: usize) -> Self {
         let snapshot = snapshots()[fleet].clone();
-        let shared = Arc::new(Shared::new(&snapshot));
+        let shared = Arc::new(Shared::new(&snapshot, 1));
         let mut shard = Shard::new(
             ShardId(0),
             snapshot,
@@ -120,10 +122,12 @@ impl World {
     /// Does what is wanted, in the runtime's order.
     pub fn pump(&mut self, tape: &mut Tape) {
         let mut turns = 0;
+        self.tell_of_grants();
         while let Some((slot, command)) = self.conn.next_command(&self.shard) {
             turns += 1;
             assert!(turns < 100, "commands without end");
             self.command(slot, command, tape);
+            self.tell_of_grants();
         }
         if self.client.writing.is_none()
             && !self.conn.client_is_done()
@@ -158,6 +162,21 @@ impl World {
             self.asked += 1;
         }
         while self.shard.next_note().is_some() {}
+    }
+
+    fn tell_of_grants(&mut self) {
+        while let Some((to, line)) = self.shard.next_wake() {
+            assert_eq!(to, 0);
+            self.look(line);
+        }
+    }
+
+    /// The connection is told to look at what its shard was granted in a line.
+    fn look(&mut self, line: Awaited) {
+        if !self.shard.fetch_grants(line).is_empty() {
+            self.note(b"look");
+            self.conn.look(&mut self.shard, self.now);
+        }
     }
 
     fn command(&mut self, slot: usize, command: LegCommand, tape: &mut Tape) {
@@ -369,25 +388,30 @@ impl World {
     // ── the rest of the router ──
 
     pub fn hold_permits(&mut self, choice: usize) {
-        let shared = &self.shard.shared;
-        match choice {
-            0 => {
-                for (seat, permit) in self.elsewhere.drain(..) {
-                    let gate = if seat {
-                        &shared.seats
-                    } else {
-                        &shared.retained
-                    };
-                    gate.release(permit);
+        let shared = self.shard.shared.clone();
+        let gate = |line: Option<Awaited>| match line {
+            Some(line) => shared.gate(line),
+            None => Some(&shared.retained),
+        };
+        if choice == 0 {
+            for (line, permit) in std::mem::take(&mut self.elsewhere) {
+                let mut wakes = Vec::new();
+                if let Some(gate) = gate(line) {
+                    gate.release(0, permit, &mut wakes);
+                }
+                if let (Some(line), false) = (line, wakes.is_empty()) {
+                    self.look(line);
                 }
             }
-            1 => self
-                .elsewhere
-                .extend(shared.seats.acquire().map(|permit| (true, permit))),
-            _ => self
-                .elsewhere
-                .extend(shared.retained.acquire().map(|permit| (false, permit))),
+            return;
         }
+        let line = match choice {
+            1 => Some(Awaited::Seat),
+            2 => None,
+            _ => Some(Awaited::Phase(EngineId(0), board::Phase::Decode)),
+        };
+        let permit = gate(line).and_then(|gate: &Gate| gate.acquire(0));
+        self.elsewhere.extend(permit.map(|permit| (line, permit)));
     }
 
     pub fn stand(&mut self, to: Standing) {

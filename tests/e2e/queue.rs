@@ -1,0 +1,235 @@
+//! Seats, the queue for them, and bounds on the phases of engines: who is let in, in which order, and who is sent away.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::client::{self, Client, PATIENCE};
+use super::world::{Fleet, Setup, World, everywhere, number, reason};
+
+const TEXT: &str = "/v1/completions";
+
+fn body(prompt: usize) -> Value {
+    json!({"model": "stub-model", "prompt": [prompt], "max_tokens": 1, "stream": true})
+}
+
+fn queueing(seats: usize, queue: usize) -> Fleet {
+    Fleet::pair()
+        .with("serving", "max_connections", seats)
+        .with("serving", "queue_capacity", queue)
+        .with("serving", "queue_timeout_s", 20)
+        // Room beyond both, so that it is the queue that is full.
+        .with("serving", "max_retained", 256)
+}
+
+fn sent(world: &World, prompt: usize) -> Client {
+    let mut client = world.connect();
+    client.send(&client::post(TEXT, &body(prompt)));
+    client
+}
+
+fn queued(world: &World, count: u64) {
+    world.until("queued", |world| {
+        number(&world.state(), "/admission/queued") == count
+    });
+}
+
+/// A decode leg that goes on until its client leaves.
+fn endless() -> Value {
+    json!({"chunks": ["data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[1]}]}\n\n", {"hang": true}]})
+}
+
+// proves R-ADM-2
+#[test]
+fn who_waits_is_served_in_order() {
+    everywhere(|setup| {
+        let world = World::start(setup, &queueing(1, 4));
+        world
+            .engines
+            .script(&json!({"decode": [endless(), {"default": true}]}));
+        let mut first = sent(&world, 1);
+        assert_eq!(first.begin_answer(1).status, Some(200));
+        let mut waiting = Vec::new();
+        for n in 0..4 {
+            waiting.push(sent(&world, 10 + n));
+            queued(&world, n as u64 + 1);
+        }
+        let refused = world.post(TEXT, &body(99));
+        assert_eq!(refused.status, Some(429), "{}", refused.text());
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        drop(first);
+        for client in &mut waiting {
+            let answer = client.answer();
+            assert_eq!(answer.status, Some(200), "{}", answer.text());
+        }
+        let prompts = world.engines.legs("prefill");
+        let order: Vec<_> = prompts
+            .iter()
+            .map(|leg| leg.body["prompt"][0].as_u64())
+            .collect();
+        assert_eq!(order, [1, 10, 11, 12, 13].map(Some));
+        let state = world.at_rest();
+        assert_eq!(reason(&state, "rejected", "queue_full"), 1);
+        assert_eq!(number(&state, "/served"), 4);
+    });
+}
+
+// proves R-ADM-2, R-ADM-8
+#[test]
+fn a_wait_ends_with_its_time_its_deadline_its_client() {
+    everywhere(|setup| {
+        let fleet = queueing(1, 8).with("serving", "queue_timeout_s", 0.3);
+        let world = World::start(setup, &fleet);
+        world
+            .engines
+            .script(&json!({"decode": [endless(), {"default": true}]}));
+        let mut first = sent(&world, 1);
+        assert_eq!(first.begin_answer(1).status, Some(200));
+        let late = world.post(TEXT, &body(2));
+        assert_eq!(late.status, Some(504));
+        assert_eq!(
+            late.error(),
+            (json!("queue_expired"), json!(null), json!(null))
+        );
+        // All who wait leave at once: every place is free again.
+        let leaving: Vec<_> = (0..8).map(|n| sent(&world, 10 + n)).collect();
+        world.until("gone", |world| {
+            let state = world.state();
+            number(&state, "/admission/queued") > 0
+        });
+        drop(leaving);
+        queued(&world, 0);
+        drop(first);
+        assert_eq!(world.post(TEXT, &body(3)).status, Some(200));
+        let state = world.at_rest();
+        assert_eq!(reason(&state, "expired", "queue_expired"), 1);
+        assert_eq!(number(&state, "/offered"), 11);
+
+        let short = queueing(1, 2).with("serving", "request_timeout_s", 0.4);
+        let world = World::start(setup, &short);
+        world
+            .engines
+            .script(&json!({"prefill": {"raw": [{"hang": true}]}}));
+        let (mut a, mut b) = (sent(&world, 1), sent(&world, 2));
+        for client in [&mut a, &mut b] {
+            let answer = client.answer();
+            assert_eq!(answer.status, Some(504));
+            assert_eq!(answer.error().0, json!("request_expired"));
+        }
+        assert_eq!(reason(&world.at_rest(), "expired", "deadline"), 2);
+    });
+}
+
+/// Bursts far over what there is: the engines see no more than the seats, all of them are used, and the rest is told to come back.
+// proves R-ADM-1, R-ADM-2, R-ADM-3
+#[test]
+fn bursts_fill_every_seat_and_no_more() {
+    const SEATS: usize = 16;
+    const QUEUE: usize = 24;
+    const BURST: usize = 200;
+    everywhere(|setup| {
+        if setup.shards > 1 {
+            return;
+        }
+        let fleet = queueing(SEATS, QUEUE);
+        let setup = Setup { shards: 4, ..setup };
+        let world = World::start(setup, &fleet);
+        let leg = json!({"chunks": [
+            "data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[1]}]}\n\n", {"delay_ms": 40}, "data: [DONE]\n\n",
+        ]});
+        world.engines.script(&json!({"decode": leg}));
+        for burst in 0..2 {
+            let (served, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            thread::scope(|scope| {
+                for n in 0..BURST {
+                    let (world, served, told) = (&world, &served, &told);
+                    scope.spawn(move || {
+                        let mut client = sent(world, n);
+                        let answer = client.answer_within(PATIENCE);
+                        match answer.status {
+                            Some(200) if answer.complete => served.fetch_add(1, Ordering::SeqCst),
+                            Some(429) => {
+                                assert_eq!(answer.header("retry-after"), Some("1"));
+                                told.fetch_add(1, Ordering::SeqCst)
+                            }
+                            other => panic!("{other:?}: {}", answer.text()),
+                        };
+                    });
+                }
+            });
+            let (served, told) = (served.into_inner(), told.into_inner());
+            assert_eq!(served + told, BURST);
+            assert!(
+                served >= SEATS + QUEUE,
+                "burst {burst}: {served} were served"
+            );
+            world.at_rest();
+        }
+        let most = world.engines.most_at_once("decode");
+        assert_eq!(most, SEATS, "decode legs at once");
+    });
+}
+
+// proves R-ADM-11
+#[test]
+fn a_full_phase_waits_in_order_and_keeps_its_seat() {
+    everywhere(|setup| {
+        let fleet = Fleet::pair().with("serving", "decode_concurrency", 1);
+        let world = World::start(setup, &fleet);
+        world
+            .engines
+            .script(&json!({"decode": [endless(), {"default": true}]}));
+        let mut first = sent(&world, 1);
+        assert_eq!(first.begin_answer(1).status, Some(200));
+        let mut waiting = Vec::new();
+        for n in 0..3 {
+            waiting.push(sent(&world, 10 + n));
+            world.until("it waits", |world| {
+                number(&world.state(), "/admission/phase_waiting/decode") == n as u64 + 1
+            });
+        }
+        // Prefilled already, and in their seats.
+        assert_eq!(world.engines.legs("prefill").len(), 4);
+        assert_eq!(number(&world.state(), "/admission/inflight"), 4);
+        // The second leaves: its place is free at once, and its handoff is an orphan.
+        drop(waiting.remove(1));
+        world.until("it left", |world| {
+            number(&world.state(), "/admission/phase_waiting/decode") == 2
+        });
+        drop(first);
+        for client in &mut waiting {
+            assert_eq!(client.answer().status, Some(200));
+        }
+        let order: Vec<_> = world.engines.legs("decode");
+        let order: Vec<_> = order
+            .iter()
+            .map(|leg| leg.body["prompt"][0].as_u64())
+            .collect();
+        assert_eq!(order, [1, 10, 12].map(Some));
+        let state = world.at_rest();
+        assert_eq!(number(&state, "/serving/orphaned_handoffs"), 1);
+    });
+}
+
+/// After prefill a wait is bound by the age that the handoff may reach.
+// proves R-ADM-11, R-LEG-3
+#[test]
+fn a_handoff_does_not_outlive_its_lease_in_a_line() {
+    everywhere(|setup| {
+        let mut fleet = Fleet::pair().with("serving", "decode_concurrency", 1);
+        fleet.file["serving"]["max_attempts"] = json!(1);
+        let fleet = fleet.with("engine", "kv_lease_s", 0.6);
+        let world = World::start(setup, &fleet);
+        world
+            .engines
+            .script(&json!({"decode": [endless(), {"default": true}]}));
+        let mut first = sent(&world, 1);
+        assert_eq!(first.begin_answer(1).status, Some(200));
+        let late = world.post(TEXT, &body(2));
+        assert_eq!(late.status, Some(504), "{}", late.text());
+        assert_eq!(late.error().0, json!("handoff_expired"));
+        drop(first);
+        assert_eq!(reason(&world.at_rest(), "expired", "handoff_expired"), 1);
+    });
+}
