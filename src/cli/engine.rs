@@ -3,32 +3,42 @@
 //! Owns its connections; shares the world of engines with the other listeners of its thread, and borrows it only between awaits.
 //! A connection is one task. It keeps a read in flight all the time, so that a client that leaves (or shuts its sending side, which
 //! vLLM takes for the same) is noticed at once: then the task ends, and with the reply the request on the engine.
-//! Every event is a chunk, and by default a write, of its own; head, `[DONE]` and the last chunk too.
+//! What is written and when, faults included, is [`stub::output`](crate::stub::output)'s business.
 //!
 //! Invariant: bytes read ahead ≤ [`AHEAD_BYTES_MAX`] + one read; body ≤ [`BODY_BYTES_MAX`].
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
+use self::alarm::Ear;
+use self::inbox::{Inbox, yield_now};
 use crate::base::limits;
 use crate::base::time::{Clock, Instant};
 use crate::runtime::clock::MonotonicClock;
-use crate::runtime::io::{ReadHalf, Rt, WriteHalf};
-use crate::stub::answer::{Answer, stream_head};
-use crate::stub::engine::{Incoming, Reply, Whole, World};
+use crate::runtime::io::{Hangup, ReadHalf, Rt, WriteHalf};
+use crate::stub::answer::Answer;
+use crate::stub::engine::{Incoming, World};
+use crate::stub::faults::Do;
+use crate::stub::output::{Act, How, Output};
 use crate::stub::rooms::Seat;
-use crate::stub::stream::{Batch, Next, Stream};
 use crate::wire::h1::body::{BodyDecoder, Step};
 use crate::wire::h1::encode;
 use crate::wire::h1::head::{self, Expect, HeadLimits, Method, RequestHead};
 
+mod alarm;
+
+mod inbox;
+
 #[cfg(test)]
 mod tests;
+
+pub use self::alarm::Alarm;
 
 /// One engine of a world, and how it writes.
 #[derive(Clone)]
@@ -37,7 +47,9 @@ pub struct Server {
     /// Which of the world's engines.
     pub index: usize,
     pub clock: MonotonicClock,
-    /// Events, each a chunk, that one write may hold. A quiet vLLM sends 1; a busy one was seen to send 103.
+    /// Rung when the process is to end, or an engine's port closes.
+    pub alarm: Rc<Alarm>,
+    /// Events, each a chunk, that one write may hold.
     pub events_per_write: usize,
 }
 
@@ -51,28 +63,97 @@ pub const AHEAD_BYTES_MAX: usize = limits::PIPELINE_BYTES_MAX;
 pub const BODY_BYTES_MAX: usize = 64 << 20;
 
 impl Server {
-    /// Serves until the listener is stopped. Connections go on by themselves.
+    /// Serves until the listener is stopped, or the engine's port closes for good. Connections go on by themselves.
     pub async fn serve<R: Rt>(self, listener: R::Listener) {
+        let address = R::local_addr(&listener);
+        let mut listener = Rc::new(listener);
         loop {
-            match R::accept(&listener).await {
-                Ok((reader, writer, _)) => R::spawn(self.clone().connection::<R>(reader, writer)),
+            R::spawn(self.clone().watch::<R>(Rc::downgrade(&listener)));
+            self.accept_all::<R>(&listener).await;
+            drop(listener);
+            let Ok(address) = address else {
+                return;
+            };
+            match self.reopened::<R>(address).await {
+                Some(again) => listener = Rc::new(again),
+                None => return,
+            }
+        }
+    }
+
+    async fn accept_all<R: Rt>(&self, listener: &R::Listener) {
+        loop {
+            match R::accept(listener).await {
+                Ok((reader, writer, _)) => {
+                    R::spawn(self.clone().connection::<R>(reader, writer));
+                }
                 // What accept says of a listener that listens no more.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
                 // Out of descriptors, or the client left the queue.
-                Err(_) => R::sleep(Duration::from_millis(10)).await,
+                Err(_) => R::sleep(TICK).await,
+            }
+        }
+    }
+
+    /// Closes the port when the engine's time has come.
+    async fn watch<R: Rt>(self, listener: std::rc::Weak<R::Listener>) {
+        loop {
+            R::sleep(TICK).await;
+            let Some(listener) = listener.upgrade() else {
+                return;
+            };
+            if self.is_closed() {
+                R::stop_listening(&listener);
+                self.alarm.ring();
+                return;
+            }
+        }
+    }
+
+    /// The port again, once the engine is back; `None` when it never is.
+    async fn reopened<R: Rt>(&self, address: SocketAddr) -> Option<R::Listener> {
+        let until = self.world.borrow().engines[self.index].closed().1;
+        if until == Instant::FAR {
+            return None;
+        }
+        R::sleep(until.since(self.clock.now())).await;
+        loop {
+            match R::listen(address, false, BACKLOG) {
+                Ok(listener) => {
+                    let now = self.clock.now();
+                    self.world.borrow_mut().reopened(self.index, now);
+                    return Some(listener);
+                }
+                // Somebody else took the port meanwhile.
+                Err(_) => R::sleep(TICK).await,
             }
         }
     }
 
     async fn connection<R: Rt>(self, reader: R::Reader, writer: R::Writer) {
+        let now = self.clock.now();
+        let injected = self.world.borrow_mut().accepted(self.index, now);
+        let hangup = reader.hangup();
         let mut connection = Connection::<R> {
+            ear: Ear::new(&self.alarm),
             server: self,
             inbox: Inbox::new(reader),
             writer: Some(writer),
+            hangup,
             out: Vec::with_capacity(1_024),
         };
+        match injected.steps.first().map(|step| step.act) {
+            None => {}
+            Some(Do::Hang) => return connection.hang().await,
+            Some(Do::Close) => return,
+            Some(_) => return connection.hangup.reset(),
+        }
         // Ended by the client, by idleness, or after an answer that closes: all the same from here.
         while connection.exchange().await.is_some() {}
+    }
+
+    fn is_closed(&self) -> bool {
+        self.world.borrow().engines[self.index].is_closed(self.clock.now())
     }
 }
 
@@ -81,6 +162,8 @@ struct Connection<R: Rt> {
     inbox: Inbox<R::Reader>,
     /// Away only while a write has it, and for good once a write failed.
     writer: Option<R::Writer>,
+    hangup: Hangup,
+    ear: Ear,
     /// What is written next. Empty between writes.
     out: Vec<u8>,
 }
@@ -116,15 +199,23 @@ impl<R: Rt> Connection<R> {
             .world
             .borrow_mut()
             .request(server.index, now, &incoming);
-        let close = !head.keep_alive;
-        match reply {
-            Reply::Whole(whole) => {
-                self.whole(whole, close, head.method == Method::Head)
-                    .await?
-            }
-            Reply::Stream(stream) => self.stream(*stream, close).await?,
-        }
-        (!close).then_some(())
+        let (epoch_unix_s, keep_alive) = {
+            let world = server.world.borrow();
+            let setup = world.engines[server.index].setup();
+            (setup.epoch_unix_s, setup.keep_alive)
+        };
+        let how = How {
+            epoch_unix_s,
+            close: !head.keep_alive,
+            headless: head.method == Method::Head,
+            events_per_write: server.events_per_write.max(1),
+            keep_alive,
+        };
+        let alarm = server.alarm.clone();
+        alarm.answering.set(alarm.answering.get() + 1);
+        let answered = self.answer(Output::new(reply, now, how)).await;
+        alarm.answering.set(alarm.answering.get() - 1);
+        answered.filter(|()| !self.server.is_closed())
     }
 
     /// The next head; inner `None` when the bytes are none.
@@ -135,7 +226,7 @@ impl<R: Rt> Connection<R> {
             fields_max: head::FIELDS_MAX,
         };
         if self.inbox.buf.is_empty() {
-            self.inbox.more_within::<R>(IDLE).await?;
+            self.first().await?;
         }
         let mut scanned = 0;
         loop {
@@ -173,48 +264,52 @@ impl<R: Rt> Connection<R> {
         }
     }
 
-    async fn whole(&mut self, mut whole: Whole, close: bool, headless: bool) -> Option<()> {
-        while let Next::At(at) = whole.poll(self.server.clock.now()) {
-            self.wait(at, whole.seat()).await?;
-        }
-        let answer = whole.take();
-        answer.head(self.unix_s(), close, &mut self.out);
-        if !headless {
-            self.out.extend_from_slice(&answer.body);
-        }
-        self.send().await
-    }
-
-    async fn stream(&mut self, mut stream: Stream, close: bool) -> Option<()> {
-        stream_head(self.unix_s(), close, &mut self.out);
-        if !stream.holds_head() {
-            self.send().await?;
-        }
-        let per_write = self.server.events_per_write.max(1);
-        let mut batch = Batch::default();
+    /// Carries out an answer; `None` ends the connection.
+    async fn answer(&mut self, mut output: Output) -> Option<()> {
+        let mut now = self.server.clock.now();
+        let mut writes = 0;
         loop {
-            batch.clear();
-            let now = self.server.clock.now();
-            let next = stream.poll(now, per_write.max(EVENTS_PER_TURN), &mut batch);
-            let mut events = batch.events().peekable();
-            let mut held = 0;
-            while let Some(event) = events.next() {
-                put_chunk(event, &mut self.out);
-                held += 1;
-                if held == per_write || events.peek().is_none() {
+            match output.poll(now, &mut self.out) {
+                Act::Send => {
                     self.send().await?;
-                    held = 0;
+                    writes += 1;
+                    // The others too; and only then another look at the clock.
+                    if writes % WRITES_PER_TURN == 0 {
+                        yield_now().await;
+                        now = self.server.clock.now();
+                    }
+                }
+                Act::Wait(at) => {
+                    self.wait(at, output.seat()).await?;
+                    now = self.server.clock.now();
+                }
+                Act::Turn(turn) => {
+                    let server = &self.server;
+                    server.world.borrow_mut().turn(server.index, now, turn);
+                    server.alarm.ring();
+                }
+                Act::Done { close } => return (!close).then_some(()),
+                Act::Close => return None,
+                Act::Reset => {
+                    self.hangup.reset();
+                    return None;
+                }
+                Act::Hang => {
+                    self.hang().await;
+                    return None;
                 }
             }
-            match next {
-                Next::At(at) if at > now => self.wait(at, stream.seat()).await?,
-                // More is due: the others first.
-                Next::At(_) => yield_now().await,
-                Next::Done => break,
+        }
+    }
+
+    /// Nothing, until the client leaves.
+    async fn hang(&mut self) {
+        loop {
+            self.inbox.buf.clear();
+            if self.inbox.more().await.is_none() {
+                return;
             }
         }
-        self.out.extend_from_slice(encode::LAST_CHUNK);
-        self.send().await
     }
 
     /// Answers what is no HTTP, and ends the connection.
@@ -238,22 +333,45 @@ impl<R: Rt> Connection<R> {
         Some(())
     }
 
-    /// Waits for a time, or for a change of what the leg of `seat` waits for.
+    /// Waits for a time, for a change of what the leg of `seat` waits for, or for the alarm.
     async fn wait(&mut self, at: Instant, seat: Option<&Seat>) -> Option<()> {
         let left = at.since(self.server.clock.now());
         if left.is_zero() {
             return Some(());
         }
-        let Some(seat) = seat else {
-            return self.inbox.race(R::sleep(left)).await;
-        };
         let mut sleep = pin!(R::sleep(left));
-        let mut changed = pin!(seat.changed());
-        let either = poll_fn(|cx| {
-            let done = changed.as_mut().poll(cx).is_ready() || sleep.as_mut().poll(cx).is_ready();
+        let mut rung = pin!(self.ear.rung());
+        let mut changed = pin!(async {
+            match seat {
+                Some(seat) => seat.changed().await,
+                None => pending().await,
+            }
+        });
+        let any = poll_fn(|cx| {
+            let done = changed.as_mut().poll(cx).is_ready()
+                || sleep.as_mut().poll(cx).is_ready()
+                || rung.as_mut().poll(cx).is_ready();
             if done { Poll::Ready(()) } else { Poll::Pending }
         });
-        self.inbox.race(either).await
+        self.inbox.race(any).await
+    }
+
+    /// The first byte of a request, in time and from an engine that is there.
+    async fn first(&mut self) -> Option<()> {
+        let mut more = pin!(self.inbox.more_within::<R>(IDLE));
+        loop {
+            let mut rung = pin!(self.ear.rung());
+            let got = poll_fn(|cx| match more.as_mut().poll(cx) {
+                Poll::Ready(more) => Poll::Ready(Some(more)),
+                Poll::Pending => rung.as_mut().poll(cx).map(|()| None),
+            })
+            .await;
+            match got {
+                Some(more) => return more,
+                None if self.server.is_closed() => return None,
+                None => {}
+            }
+        }
     }
 
     fn unix_s(&self) -> u64 {
@@ -262,108 +380,10 @@ impl<R: Rt> Connection<R> {
     }
 }
 
-/// What the client sends, and whether it is still there. One read is in flight whenever a future of this is polled.
-struct Inbox<I: ReadHalf> {
-    buf: Vec<u8>,
-    reading: Option<Pin<Box<dyn Future<Output = Read<I>>>>>,
-    /// Reader and buffer between reads.
-    rest: Option<(I, Vec<u8>)>,
-}
+/// Writes of one answer before other connections get their turn.
+const WRITES_PER_TURN: u32 = 32;
 
-type Read<I> = (io::Result<usize>, Vec<u8>, I);
+/// How often a port looks whether it is to close.
+const TICK: Duration = Duration::from_millis(10);
 
-impl<I: ReadHalf> Inbox<I> {
-    fn new(reader: I) -> Self {
-        Inbox {
-            buf: Vec::new(),
-            reading: None,
-            rest: Some((reader, Vec::with_capacity(limits::CLIENT_BODY_READ_BYTES))),
-        }
-    }
-
-    /// Waits for more bytes; `None` when the client is gone.
-    async fn more(&mut self) -> Option<()> {
-        poll_fn(|cx| self.poll(cx)).await
-    }
-
-    /// As [`Inbox::more`], and `None` also when nothing came in time.
-    async fn more_within<R: Rt>(&mut self, limit: Duration) -> Option<()> {
-        let mut limit = pin!(R::sleep(limit));
-        poll_fn(|cx| match (self.poll(cx), limit.as_mut().poll(cx)) {
-            (Poll::Ready(more), _) => Poll::Ready(more),
-            (_, Poll::Ready(())) => Poll::Ready(None),
-            _ => Poll::Pending,
-        })
-        .await
-    }
-
-    /// Waits for `work`, reading meanwhile; `None`, and the work is dropped, when the client is gone first.
-    async fn race<F: Future>(&mut self, work: F) -> Option<F::Output> {
-        let mut work = pin!(work);
-        poll_fn(|cx| {
-            while self.buf.len() < AHEAD_BYTES_MAX {
-                match self.poll(cx) {
-                    Poll::Ready(Some(())) => {}
-                    Poll::Ready(None) => return Poll::Ready(None),
-                    Poll::Pending => break,
-                }
-            }
-            work.as_mut().poll(cx).map(Some)
-        })
-        .await
-    }
-
-    /// Ready with `Some` when bytes were added to `buf`, with `None` when none will come any more.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
-        if let Some((reader, buf)) = self.rest.take() {
-            self.reading = Some(Box::pin(reader.read(buf)));
-        }
-        let Some(reading) = &mut self.reading else {
-            return Poll::Ready(None);
-        };
-        let Poll::Ready((got, mut buf, reader)) = reading.as_mut().poll(cx) else {
-            return Poll::Pending;
-        };
-        self.reading = None;
-        match got {
-            Ok(n) if n > 0 => {
-                self.buf.extend_from_slice(&buf);
-                buf.clear();
-                self.rest = Some((reader, buf));
-                Poll::Ready(Some(()))
-            }
-            // End of stream or an error: the reader is dropped, and every later poll says the same.
-            _ => Poll::Ready(None),
-        }
-    }
-}
-
-/// Events taken from a stream before other connections get their turn.
-const EVENTS_PER_TURN: usize = 32;
-
-/// Appends one chunk, its size without leading zeros, as uvicorn writes it.
-fn put_chunk(data: &[u8], out: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let digits = (usize::BITS - data.len().leading_zeros())
-        .div_ceil(4)
-        .max(1);
-    for i in (0..digits).rev() {
-        out.push(HEX[(data.len() >> (4 * i)) & 15]);
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(data);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Lets every other task that is ready run once.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
+const BACKLOG: u32 = 1_024;

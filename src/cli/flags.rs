@@ -87,6 +87,42 @@ pub struct Engine {
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     #[arg(allow_negative_numbers = true, value_parser = milliseconds)]
     pub tpot_ms: f64,
+    /// Milliseconds that the KV of a handoff takes to move, 0 to 86400000.
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    #[arg(allow_negative_numbers = true, value_parser = milliseconds)]
+    pub transfer_ms: f64,
+    /// Times and limits from a profile file, .json or .toml, in place of --ttft-ms and --tpot-ms.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ttft_ms", "tpot_ms"])]
+    pub profile: Option<PathBuf>,
+    /// Which profile of the file: once for all engines, or once per --listen [default: the only one].
+    #[arg(long, value_name = "IID", requires = "profile")]
+    pub iid: Vec<String>,
+    /// Tokens of prompts that the prefix cache remembers, 0 is none [default: the profile's kv_capacity_tokens, else 0].
+    #[arg(long, value_name = "N")]
+    pub prefix_cache_tokens: Option<u64>,
+    /// What goes wrong on purpose: a fault script, .json or .toml.
+    #[arg(long, value_name = "FILE")]
+    pub faults: Option<PathBuf>,
+    /// Where ids and chance start, for runs that can be repeated [default: random].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Milliseconds of silence after which a stream carries a comment, 1 to 86400000 [default: never].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub sse_keep_alive_ms: Option<u64>,
+    /// Share of tokens that come in one event with the next, 0 to 1; a vLLM with 64 streams showed 0.1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    pub merge_share: f64,
+    /// They do so from this many running requests on.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub merge_running_min: u64,
+    /// Events that one write may hold when several are due, 1 to 4096.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    pub events_per_write: u16,
+    /// Seconds that running requests may go on after SIGTERM, 0 to 86400; 0 ends them with finish_reason "abort".
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    #[arg(allow_negative_numbers = true, value_parser = day_seconds)]
+    pub shutdown_timeout_s: f64,
     /// The model's name.
     #[arg(long, value_name = "NAME", default_value = "tiny")]
     pub model: String,
@@ -102,4 +138,15 @@ fn milliseconds(text: &str) -> Result<f64, String> {
     const DAY_MS: f64 = 86_400_000.0;
     let ms = text.parse().ok().filter(|ms| (0.0..=DAY_MS).contains(ms));
     ms.ok_or_else(|| format!("not a number of milliseconds from 0 to {DAY_MS}"))
+}
+
+fn day_seconds(text: &str) -> Result<f64, String> {
+    const DAY_S: f64 = 86_400.0;
+    let seconds = text.parse().ok().filter(|s| (0.0..=DAY_S).contains(s));
+    seconds.ok_or_else(|| format!("not a number of seconds from 0 to {DAY_S}"))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|s| (0.0..=1.0).contains(s));
+    share.ok_or_else(|| "not a number from 0 to 1".to_owned())
 }

@@ -2,19 +2,28 @@
 //!
 //! Owns that thread. Its engines share one world, so a handoff that one of them made is checked when another uses it; engines of
 //! other processes are known by the proof in their ids. Never on a router's shard: the two would trade places in every measurement.
+//!
+//! `narwhal engine` ends as vLLM does on SIGTERM: what runs is given up (200, `finish_reason: "abort"`, `[DONE]`) or, with
+//! `--shutdown-timeout-s`, finishes; new requests get 500 and `/health` 200 until the port closes; then the process ends with 0.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::process;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
-use super::engine::Server;
+use super::engine::{Alarm, Server};
 use super::{Failure, flags, router};
+use crate::base::prng::Prng;
 use crate::base::time::Clock;
 use crate::base::units::Role;
+use crate::config::Format;
 use crate::control::signals::Caught;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::clock::{self, MonotonicClock};
@@ -22,7 +31,9 @@ use crate::runtime::io::Rt;
 use crate::runtime::monoio::Monoio;
 use crate::runtime::topology::{self, Ask, CpuList};
 use crate::stub::engine::{Engine, Setup, World};
-use crate::stub::profile::Profile;
+use crate::stub::faults;
+use crate::stub::profile::{self, Profile};
+use crate::stub::stream::Merge;
 
 /// Engines that run.
 pub struct Simulated {
@@ -34,21 +45,14 @@ pub struct Simulated {
 
 /// Serves until a signal.
 pub fn run(args: flags::Engine) -> Result<(), Failure> {
-    let roles = roles(&args)?;
-    end_on_signal().map_err(Failure::failed)?;
-    let profile = Profile::flat(args.ttft_ms, args.tpot_ms);
-    let setup = |(listen, role): (&SocketAddr, &Role)| {
-        let setup = Setup {
-            dialect: args.dialect,
-            role: *role,
-            model: args.model.clone(),
-            profile,
-            ..Setup::default()
-        };
-        (*listen, setup)
+    let roles = spread(&args.role, args.listen.len(), "--role")?;
+    let engines = setups(&args, &roles)?;
+    let manner = Manner {
+        events_per_write: usize::from(args.events_per_write),
+        seed: args.seed,
+        end: Some(end_on_signal(args.shutdown_timeout_s).map_err(Failure::failed)?),
     };
-    let engines = args.listen.iter().zip(&roles).map(setup).collect();
-    let simulated = start(engines, router::choice(args.driver), args.cpu)?;
+    let simulated = start_with(engines, router::choice(args.driver), args.cpu, manner)?;
     let mut out = io::stdout().lock();
     for (role, address) in roles.iter().zip(&simulated.addresses) {
         // A closed standard output is no reason to stop serving.
@@ -65,18 +69,45 @@ pub fn run(args: flags::Engine) -> Result<(), Failure> {
     simulated.join()
 }
 
+/// How the thread as a whole behaves.
+#[derive(Default)]
+struct Manner {
+    /// 0 is 1.
+    events_per_write: usize,
+    seed: Option<u64>,
+    end: Option<End>,
+}
+
+/// How the process ends.
+#[derive(Clone)]
+struct End {
+    /// Set by a signal.
+    told: Arc<AtomicBool>,
+    /// How long what runs may go on.
+    timeout: Duration,
+}
+
 /// Starts engines, each with its own listener; returns once all accept.
 pub fn start(
     engines: Vec<(SocketAddr, Setup)>,
     driver: DriverChoice,
     cpu: Option<usize>,
 ) -> Result<Simulated, Failure> {
+    start_with(engines, driver, cpu, Manner::default())
+}
+
+fn start_with(
+    engines: Vec<(SocketAddr, Setup)>,
+    driver: DriverChoice,
+    cpu: Option<usize>,
+    manner: Manner,
+) -> Result<Simulated, Failure> {
     let (driver, fallback) = boot::choose_driver(driver).map_err(Failure::failed)?;
     if let Some(why) = fallback {
         tracing::warn!("io_uring is not available, engines run on epoll: {why}");
     }
     let clock = MonotonicClock::new();
-    let mut seeds = router::seeds();
+    let mut seeds = manner.seed.map_or_else(router::seeds, Prng::new);
     let mut addresses = Vec::new();
     let mut work = Vec::new();
     for (index, (listen, setup)) in engines.into_iter().enumerate() {
@@ -92,9 +123,11 @@ pub fn start(
         };
         work.push((listener, setup));
     }
+    let mut manner = Some(manner);
     let thread = boot::run_shards(&place(cpu)?, driver, |_| {
         let work = std::mem::take(&mut work);
-        move || serve(work, clock)
+        let manner = manner.take().unwrap_or_default();
+        move || serve(work, clock, manner)
     })
     .map_err(Failure::failed)?;
     if !thread.unpinned.is_empty() {
@@ -118,15 +151,19 @@ impl Simulated {
     }
 }
 
-/// The life of the thread.
-async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock) {
+/// The life of the thread: until every engine's port is closed for good.
+async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock, manner: Manner) {
     let now = clock.now();
     let (listeners, setups): (Vec<_>, Vec<_>) = work.into_iter().unzip();
     let world = Rc::new(RefCell::new(World {
         engines: setups.into_iter().map(|s| Engine::new(s, now)).collect(),
         ..World::default()
     }));
-    let mut last = None;
+    let alarm = Rc::new(Alarm::default());
+    if let Some(end) = manner.end {
+        Monoio::spawn(end_when_told(end, world.clone(), alarm.clone(), clock));
+    }
+    let mut serving = Vec::new();
     for (index, listener) in listeners.into_iter().enumerate() {
         let listener = match Monoio::from_listener(listener) {
             Ok(listener) => listener,
@@ -139,25 +176,134 @@ async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock) {
             world: world.clone(),
             index,
             clock,
-            events_per_write: 1,
+            alarm: alarm.clone(),
+            events_per_write: manner.events_per_write.max(1),
         };
-        if let Some((server, listener)) = last.replace((server, listener)) {
-            Monoio::spawn(Server::serve::<Monoio>(server, listener));
-        }
+        // Alive until its engine is gone for good.
+        let alive = Rc::new(());
+        serving.push(Rc::downgrade(&alive));
+        Monoio::spawn(async move {
+            server.serve::<Monoio>(listener).await;
+            drop(alive);
+        });
     }
-    if let Some((server, listener)) = last {
-        server.serve::<Monoio>(listener).await;
+    while serving.iter().any(|alive| alive.strong_count() > 0) {
+        Monoio::sleep(TICK).await;
     }
 }
 
-/// One role for all engines, or one each.
-fn roles(args: &flags::Engine) -> Result<Vec<Role>, Failure> {
-    let (given, engines) = (args.role.len(), args.listen.len());
-    match args.role.as_slice() {
-        [role] => Ok(vec![*role; engines]),
-        roles if given == engines => Ok(roles.to_vec()),
-        _ => Err(Failure::config(format!(
-            "--role: given {given} times for {engines} --listen; give it once, or once per --listen"
+/// Ends the process as vLLM does, once a signal came.
+async fn end_when_told(
+    end: End,
+    world: Rc<RefCell<World>>,
+    alarm: Rc<Alarm>,
+    clock: MonotonicClock,
+) {
+    while !end.told.load(Ordering::Relaxed) {
+        Monoio::sleep(TICK).await;
+    }
+    let told = clock.now();
+    world.borrow_mut().drain();
+    while alarm.answering() > 0 && clock.now().since(told) < end.timeout {
+        Monoio::sleep(TICK).await;
+    }
+    world.borrow_mut().abort();
+    alarm.ring();
+    let given_up = clock.now();
+    // Long enough for a client to see the port of an engine that takes nothing new, and no longer for one that does not read.
+    while clock.now().since(told) < PORT_CLOSES
+        || alarm.answering() > 0 && clock.now().since(given_up) < READERS_WAIT
+    {
+        Monoio::sleep(TICK).await;
+    }
+    process::exit(0);
+}
+
+/// How often the thread looks for what other threads and engines did.
+const TICK: Duration = Duration::from_millis(10);
+
+/// From SIGTERM on vLLM 0.32.0 kept its port open for 0.25 s.
+const PORT_CLOSES: Duration = Duration::from_millis(250);
+
+const READERS_WAIT: Duration = Duration::from_secs(1);
+
+/// What the flags and the files they name make of each engine.
+fn setups(args: &flags::Engine, roles: &[Role]) -> Result<Vec<(SocketAddr, Setup)>, Failure> {
+    let engines = args.listen.len();
+    let rows = match &args.profile {
+        None => None,
+        Some(path) => Some(from_file(path, profile::parse)?),
+    };
+    let script = match &args.faults {
+        None => faults::Script::default(),
+        Some(path) => from_file(path, faults::parse)?,
+    };
+    let iids = match args.iid.as_slice() {
+        [] => vec![None; engines],
+        iids => spread(iids, engines, "--iid")?
+            .into_iter()
+            .map(Some)
+            .collect(),
+    };
+    let setup = |(index, (listen, iid)): (usize, (&SocketAddr, &Option<String>))| {
+        let mut setup = Setup {
+            dialect: args.dialect,
+            role: roles[index],
+            model: args.model.clone(),
+            profile: Profile::flat(args.ttft_ms, args.tpot_ms),
+            keep_alive: args.sse_keep_alive_ms.map(Duration::from_millis),
+            merge: Merge {
+                share: args.merge_share,
+                running_min: args.merge_running_min,
+            },
+            faults: script.of_engine(index),
+            ..Setup::default()
+        };
+        if let (Some(rows), Some(path)) = (&rows, &args.profile) {
+            let row = profile::choose(rows, iid.as_deref())
+                .map_err(|why| Failure::config(format!("{}: {why}", path.display())))?;
+            (setup.profile, setup.bounds) = (row.profile, row.bounds);
+        }
+        setup.profile.transfer_s = args.transfer_ms / 1e3;
+        if let Some(tokens) = args.prefix_cache_tokens {
+            setup.bounds.cached_tokens_max = tokens;
+        }
+        Ok((*listen, setup))
+    };
+    args.listen
+        .iter()
+        .zip(&iids)
+        .enumerate()
+        .map(setup)
+        .collect()
+}
+
+/// A file, its name's format, and what `parse` makes of it.
+fn from_file<T>(
+    path: &Path,
+    parse: impl Fn(&str, &str, Format) -> Result<T, crate::config::Errors>,
+) -> Result<T, Failure> {
+    let file = path.display().to_string();
+    let format = Format::of(path)
+        .ok_or_else(|| Failure::config(format!("{file}: the name must end in .json or .toml")))?;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|f| f.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+        .map_err(|why| Failure::config(format!("{file}: cannot be read: {why}")))?;
+    parse(&file, &text, format).map_err(Failure::config)
+}
+
+/// So that an endless file ends; what is longer than allowed is refused by its reader.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// One value for all engines, or one each.
+fn spread<T: Clone>(given: &[T], engines: usize, flag: &str) -> Result<Vec<T>, Failure> {
+    match given {
+        [one] => Ok(vec![one.clone(); engines]),
+        given if given.len() == engines => Ok(given.to_vec()),
+        given => Err(Failure::config(format!(
+            "{flag}: given {} times for {engines} --listen; give it once, or once per --listen",
+            given.len()
         ))),
     }
 }
@@ -191,11 +337,16 @@ fn place(cpu: Option<usize>) -> Result<topology::Plan, Failure> {
     topology::plan(&machine, &ask).map_err(|why| Failure::config(format!("--cpu: {why}")))
 }
 
-/// From its return on, SIGTERM or SIGINT ends the process with exit code 0. Streams are cut, as when an engine is killed.
-fn end_on_signal() -> io::Result<()> {
+/// From its return on, the first SIGTERM or SIGINT is told to the engines' thread; the second ends the process at once.
+fn end_on_signal(timeout_s: f64) -> io::Result<End> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let end = End {
+        told: Arc::default(),
+        timeout: Duration::from_secs_f64(timeout_s),
+    };
+    let told = end.told.clone();
     let (up, is_up) = mpsc::channel();
     let wait = async move {
         let caught = Caught::new();
@@ -207,6 +358,8 @@ fn end_on_signal() -> io::Result<()> {
             Err(error) => return drop(up.send(Err(error))),
         };
         caught.next().await;
+        told.store(true, Ordering::Relaxed);
+        caught.next().await;
         process::exit(0);
     };
     thread::Builder::new()
@@ -214,5 +367,6 @@ fn end_on_signal() -> io::Result<()> {
         .spawn(move || runtime.block_on(wait))?;
     is_up
         .recv()
-        .map_err(|_| io::Error::other("the signals' thread ended at its start"))?
+        .map_err(|_| io::Error::other("the signals' thread ended at its start"))??;
+    Ok(end)
 }

@@ -25,7 +25,7 @@ pub struct ConfigError {
 pub struct Errors(pub Vec<ConfigError>);
 
 /// Collects faults and knows the text they stand in.
-pub(super) struct Faults<'a> {
+pub(crate) struct Faults<'a> {
     file: &'a str,
     text: &'a str,
     line_starts: Vec<usize>,
@@ -76,7 +76,7 @@ impl std::error::Error for Errors {}
 
 impl Errors {
     /// A fault of the file as a whole.
-    pub(super) fn of_file(file: &str, what: impl Into<String>) -> Self {
+    pub(crate) fn of_file(file: &str, what: impl Into<String>) -> Self {
         Errors(vec![ConfigError {
             file: file.to_owned(),
             what: what.into(),

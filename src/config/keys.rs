@@ -121,7 +121,7 @@ pub fn near_miss(section: &str, name: &str) -> Option<&'static str> {
 
 /// Edits from one name to the other when they are few enough to be a slip: 0 for the same letters in another order, case
 /// or with other separators; `None` when the names are too different.
-fn distance(a: &str, b: &str) -> Option<usize> {
+pub(crate) fn distance(a: &str, b: &str) -> Option<usize> {
     let letters = |name: &str| {
         let mut letters: Vec<u8> = name
             .bytes()

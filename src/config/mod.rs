@@ -12,11 +12,11 @@ use std::path::Path;
 
 use fault::Faults;
 
-mod fault;
+pub(crate) mod fault;
 
 pub mod keys;
 
-mod source;
+pub(crate) mod source;
 
 mod raw;
 

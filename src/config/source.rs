@@ -20,13 +20,13 @@ pub enum Format {
 
 /// A value and where it starts.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     pub at: usize,
     pub value: Value,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Null,
     Flag(bool),
     /// A number as written, but without TOML's underscores.
@@ -40,7 +40,7 @@ pub(super) enum Value {
 
 /// A member of a table, in file order.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(crate) struct Member {
     pub key: String,
     pub key_at: usize,
     pub node: Node,
@@ -48,12 +48,12 @@ pub(super) struct Member {
 
 /// Where and why the text is not what its format says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SyntaxFault {
+pub(crate) struct SyntaxFault {
     pub at: usize,
     pub what: String,
 }
 
-pub(super) fn read(text: &str, format: Format) -> Result<Node, SyntaxFault> {
+pub(crate) fn read(text: &str, format: Format) -> Result<Node, SyntaxFault> {
     match format {
         Format::Json => json(text).map_err(|fault| json_fault(text, fault)),
         Format::Toml => toml(text),
@@ -76,7 +76,7 @@ impl Node {
 }
 
 /// A string as messages show it: quoted, escaped, cut.
-pub(super) fn shown_text(text: &str) -> String {
+pub(crate) fn shown_text(text: &str) -> String {
     format!("{:?}", cut(text))
 }
 

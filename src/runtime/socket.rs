@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
 /// Cuts a connection whose halves are owned by futures in flight. It does not keep the connection open, and
 /// does nothing once that is gone: the number may by then belong to another socket.
@@ -37,6 +37,18 @@ impl Hangup {
         }
     }
 
+    /// Sends RST at once and throws away what was not yet sent; no FIN goes before it, as it does when the halves are dropped.
+    #[expect(unsafe_code, reason = "an address without a family has no safe maker")]
+    pub fn reset(&self) {
+        if let Some(_alive) = self.owner.upgrade() {
+            // SAFETY: zeroes are a valid address of family AF_UNSPEC, whose length is that of the family field at least.
+            let none = unsafe { SockAddr::new(SockAddrStorage::zeroed(), UNSPEC_BYTES) };
+            // On Linux connecting to no family disconnects, and a disconnect of TCP is a reset (connect(2)). The error says
+            // that the peer was faster.
+            let _ = with_socket(self.fd, |s| s.connect(&none));
+        }
+    }
+
     /// Makes the coming close send RST and throw away what was not yet sent.
     pub fn reset_on_close(&self) {
         if let Some(_alive) = self.owner.upgrade() {
@@ -44,6 +56,9 @@ impl Hangup {
         }
     }
 }
+
+/// A `struct sockaddr`.
+const UNSPEC_BYTES: libc::socklen_t = 16;
 
 /// Binds and listens; `SO_REUSEADDR` is set, so that a restart need not wait for old connections.
 pub fn bind(addr: SocketAddr, reuse_port: bool, backlog: u32) -> io::Result<TcpListener> {

@@ -2,7 +2,17 @@
 //!
 //! Invariant: `content-length` = bytes of the body, also where a HEAD request gets none.
 
+use crate::base::words::words;
 use crate::wire::h1::encode::{http_date, reason};
+
+words! {
+    /// How a body ends.
+    Framing {
+        Chunked = "chunked",
+        Length = "length",
+        Close = "close",
+    }
+}
 
 /// Media types in use.
 pub const JSON: &str = "application/json";
@@ -49,11 +59,20 @@ impl Answer {
 
     /// Appends the head. `unix_s` is the time of day; `close` says that the connection ends.
     pub fn head(&self, unix_s: u64, close: bool, out: &mut Vec<u8>) {
+        self.head_framed(unix_s, close, Framing::Length, out);
+    }
+
+    /// As [`Answer::head`], with another framing than uvicorn's.
+    pub fn head_framed(&self, unix_s: u64, close: bool, framing: Framing, out: &mut Vec<u8>) {
         start(self.status, unix_s, out);
         if let Some(allow) = self.allow {
             field("allow", allow, out);
         }
-        field("content-length", &self.body.len().to_string(), out);
+        match framing {
+            Framing::Length => field("content-length", &self.body.len().to_string(), out),
+            Framing::Chunked => field("transfer-encoding", "chunked", out),
+            Framing::Close => {}
+        }
         if !self.media.is_empty() {
             field("content-type", self.media, out);
         }
@@ -63,13 +82,28 @@ impl Answer {
 
 /// Appends the head of an event stream.
 pub fn stream_head(unix_s: u64, close: bool, out: &mut Vec<u8>) {
+    stream_head_framed(unix_s, close, Framing::Chunked, 0, out);
+}
+
+/// As [`stream_head`], with another framing than uvicorn's; `length` counts for that kind.
+pub fn stream_head_framed(
+    unix_s: u64,
+    close: bool,
+    framing: Framing,
+    length: usize,
+    out: &mut Vec<u8>,
+) {
     start(200, unix_s, out);
     field("content-type", "text/event-stream; charset=utf-8", out);
     field("vary", "Origin", out);
     if close {
         field("connection", "close", out);
     }
-    field("transfer-encoding", "chunked", out);
+    match framing {
+        Framing::Chunked => field("transfer-encoding", "chunked", out),
+        Framing::Length => field("content-length", &length.to_string(), out),
+        Framing::Close => {}
+    }
     out.extend_from_slice(b"\r\n");
 }
 

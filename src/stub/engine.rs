@@ -4,7 +4,7 @@
 //! stream to poll. Dropping a reply is the client leaving: the request is off the engine at once.
 //!
 //! Where it is simpler than a real engine: one prompt and one choice a request; no reasoning, tools, log probabilities, echo or stop
-//! strings (asked for, they stay `null` or unused); nothing is cached between prompts.
+//! strings (asked for, they stay `null` or unused); what is kept for other engines takes no room from those that run.
 //!
 //! Invariant: a dead engine answers no completion and calls itself unhealthy until [`Engine::restart`].
 
@@ -12,20 +12,25 @@ mod check;
 mod dialect;
 mod meeting;
 mod page;
+mod reply;
 mod setup;
 mod sglang;
+mod world;
 
 use std::rc::Rc;
-use std::time::Duration;
 
+use self::reply::{Pending, at_once};
+pub use self::reply::{Reply, Whole};
 pub use self::setup::Setup;
+pub use self::world::World;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
-use crate::base::units::Dialect;
-use crate::stub::answer::Answer;
-use crate::stub::ask::{self, Route, Transfer};
+use crate::base::units::{Dialect, Role};
+use crate::stub::ask::{self, Ask, Route, Transfer};
+use crate::stub::cache::PrefixCache;
+use crate::stub::faults::{Injected, Judge, Leg};
 use crate::stub::handoff::{EngineName, Handoffs, Taken, engine_name};
-use crate::stub::load::{Finish, Load, Resident};
+use crate::stub::load::{Begin, Load, Resident};
 use crate::stub::refusal::Refusal;
 use crate::stub::rooms::Seat;
 use crate::stub::stream::{Plan, Stream};
@@ -43,56 +48,6 @@ pub struct Incoming<'a> {
     pub body: &'a [u8],
 }
 
-/// What comes back.
-#[derive(Debug)]
-pub enum Reply {
-    Whole(Whole),
-    /// 200 and its head go out at once, before the first event.
-    Stream(Box<Stream>),
-}
-
-/// An answer in one piece.
-#[derive(Debug)]
-pub struct Whole {
-    pub ready_at: Instant,
-    answer: Answer,
-    resident: Option<(Resident, Finish)>,
-    dialect: Dialect,
-    /// Where it meets the other leg, and how long it takes from there.
-    meets: Option<Box<(Seat, Duration)>>,
-}
-
-impl Whole {
-    /// The answer, once it is ready; an engine that died meanwhile answers 500.
-    pub fn take(self) -> Answer {
-        match self.resident {
-            Some((resident, _)) if resident.load().is_dead() => {
-                dialect::refused(self.dialect, &Refusal::core_died())
-            }
-            Some((resident, finish)) => {
-                resident.load().finished(finish);
-                self.answer
-            }
-            None => self.answer,
-        }
-    }
-}
-
-/// Several engines and the KV between them.
-#[derive(Debug, Default)]
-pub struct World {
-    pub engines: Vec<Engine>,
-    pub handoffs: Handoffs,
-}
-
-impl World {
-    /// A request to the engine at `index`, which exists.
-    pub fn request(&mut self, index: usize, now: Instant, incoming: &Incoming<'_>) -> Reply {
-        self.handoffs.rooms.matched = sglang::are_matched(&self.engines);
-        self.engines[index].request(now, incoming, &mut self.handoffs)
-    }
-}
-
 /// One engine.
 #[derive(Debug)]
 pub struct Engine {
@@ -101,8 +56,14 @@ pub struct Engine {
     name: EngineName,
     fingerprint: String,
     load: Rc<Load>,
+    cache: PrefixCache,
+    judge: Judge,
     started: Instant,
     next_block: u32,
+    /// It takes nothing new.
+    draining: bool,
+    /// From when to when its port is closed.
+    closed: (Instant, Instant),
 }
 
 impl Engine {
@@ -113,13 +74,17 @@ impl Engine {
         let name = engine_name(&mut prng);
         let fingerprint = format!("vllm-{}-{:08x}", vllm::VERSION, prng.u64() as u32);
         Engine {
+            load: Rc::new(Load::new(setup.bounds)),
+            cache: PrefixCache::new(setup.bounds.cached_tokens_max, setup.block_tokens),
+            judge: Judge::new(&setup.faults, setup.seed),
             setup,
             prng,
             name,
             fingerprint,
-            load: Rc::default(),
             started: now,
             next_block: 0,
+            draining: false,
+            closed: (Instant::FAR, Instant::FAR),
         }
     }
 
@@ -136,21 +101,6 @@ impl Engine {
         &self.name
     }
 
-    /// The engine core dies: what runs fails, what it kept for others is gone.
-    pub fn kill(&mut self, handoffs: &mut Handoffs) {
-        self.load.kill();
-        handoffs.bury(self.name);
-    }
-
-    /// A new process in the place of the old one, under a new name.
-    pub fn restart(&mut self, now: Instant, handoffs: &mut Handoffs) {
-        self.kill(handoffs);
-        self.name = engine_name(&mut self.prng);
-        self.load = Rc::default();
-        self.started = now;
-        self.next_block = 0;
-    }
-
     /// Answers one request.
     pub fn request(
         &mut self,
@@ -165,8 +115,13 @@ impl Engine {
             _ if self.is_tokenize(path) => Some(Route::Tokenize),
             _ => None,
         };
+        let mut injected = Injected::default();
         let Some(route) = route else {
-            return at_once(now, self.page(now, path, incoming.method, handoffs));
+            injected = self.judged(now, page::leg(path), handoffs);
+            let answer = injected
+                .instead(|refusal| self.refused(refusal))
+                .unwrap_or_else(|| self.page(now, path, incoming.method, handoffs));
+            return at_once(now, answer).with(injected);
         };
         if incoming.method != b"POST" {
             return at_once(now, self.no_method("POST"));
@@ -174,8 +129,9 @@ impl Engine {
         if std::str::from_utf8(incoming.body).is_err() {
             return at_once(now, self.no_utf8());
         }
-        self.asked(now, route, incoming, handoffs)
+        self.asked(now, route, incoming, handoffs, &mut injected)
             .unwrap_or_else(|refusal| at_once(now, self.refused(&refusal)))
+            .with(injected)
     }
 
     fn asked(
@@ -184,12 +140,17 @@ impl Engine {
         route: Route,
         incoming: &Incoming<'_>,
         handoffs: &mut Handoffs,
+        injected: &mut Injected,
     ) -> Result<Reply, Refusal> {
         let dialect = self.setup.dialect;
         if dialect != Dialect::Openai && !dialect::is_json(incoming.content_type) {
             return Err(Refusal::media_type());
         }
         let mut ask = ask::read_in(dialect, route, incoming.body)?;
+        *injected = self.judged(now, self.leg(route, &ask), handoffs);
+        if let Some(answer) = injected.instead(|refusal| self.refused(refusal)) {
+            return Ok(at_once(now, answer));
+        }
         let checked = self.check(route, &ask);
         if checked.is_err()
             && let Transfer::Fetch(claim) = &ask.transfer
@@ -206,6 +167,9 @@ impl Engine {
         }
         if self.load.is_dead() {
             return Err(Refusal::core_died());
+        }
+        if self.draining {
+            return Err(Refusal::shutdown());
         }
         let job = Job {
             route,
@@ -250,6 +214,8 @@ impl Engine {
                 self.fail(now, &job, Refusal::core_died())
             }
             Taken::Right | Taken::Again | Taken::Late | Taken::Astray => {
+                let mut job = job;
+                job.plan.cached_tokens = claim.cached_tokens.min(job.plan.prompt_tokens);
                 self.start(now, job, true, None)
             }
         }
@@ -267,51 +233,51 @@ impl Engine {
     fn start(
         &mut self,
         now: Instant,
-        job: Job,
+        mut job: Job,
         fetched: bool,
         keep: Option<&mut Handoffs>,
     ) -> Reply {
-        let (plan, profile) = (job.plan, self.setup.profile);
-        let resident = Resident::new(self.load.clone(), plan.prompt_tokens);
-        let interval = profile.interval(self.load.kv_tokens(), self.load.running());
-        let first_at = if fetched {
-            now + profile.transfer() + interval
+        let begin = if fetched {
+            Begin::Fetch
         } else {
-            self.load.read_prompt(now, &profile, plan.prompt_tokens)
+            Begin::Read(self.unknown(&mut job))
         };
-        self.begin(now, job, resident, first_at, keep, None)
+        let resident = Resident::new(self.load.clone(), job.plan.prompt_tokens);
+        self.begin(now, job, (resident, begin), keep, None)
     }
 
-    /// `seat`: where the first token waits for another leg, instead of `first_at`.
+    /// How many tokens of the prompt are to be read; the others are in the cache.
+    fn unknown(&mut self, job: &mut Job) -> u64 {
+        job.plan.cached_tokens = self.cache.prompt(&job.prompt_ids);
+        job.plan.prompt_tokens - job.plan.cached_tokens
+    }
+
+    /// `seat`: where the first token waits for another leg.
     fn begin(
         &mut self,
         now: Instant,
         job: Job,
-        mut resident: Resident,
-        first_at: Instant,
+        (mut resident, begin): (Resident, Begin),
         keep: Option<&mut Handoffs>,
         seat: Option<Seat>,
     ) -> Reply {
         let (plan, profile) = (job.plan, self.setup.profile);
-        let interval = profile.interval(self.load.kv_tokens(), self.load.running());
+        let first_at = resident.first_at(now, &profile, begin);
         if job.stream {
             if let Some(handoffs) = keep {
                 // For a leg that never learns of it: a stream does not show the parameters.
-                self.offer(first_at, &job, handoffs);
+                self.offer(first_at.unwrap_or(now), &job, handoffs);
             }
             let shape = self.shape(now, &job);
-            let mut stream = Stream::new(shape, plan, profile, resident, first_at);
+            let mut stream = Stream::new(shape, plan, profile, (resident, begin), first_at);
+            stream.merge(self.setup.merge);
             if let Some(seat) = seat {
                 stream = stream.seated(seat);
             }
             return Reply::Stream(Box::new(stream));
         }
-        resident.grow(plan.tokens);
-        let rest = interval
-            .as_nanos()
-            .saturating_mul(u128::from(plan.tokens - 1));
-        let rest = Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX));
-        let ready_at = first_at + rest;
+        let pending = Pending::new(plan, profile, resident, begin);
+        let ready_at = pending.ready_at(now, first_at);
         let offer = keep.map(|handoffs| self.offer(ready_at, &job, handoffs));
         let parameters = offer.as_ref().map(|(request, blocks)| vllm::Parameters {
             blocks,
@@ -320,14 +286,11 @@ impl Engine {
             host: &self.setup.host,
             port: self.setup.port,
             tokens: plan.prompt_tokens + plan.tokens - 1,
+            cached_tokens: plan.cached_tokens,
         });
-        Reply::Whole(Whole {
-            ready_at,
-            answer: self.whole(now, &job, parameters.as_ref()),
-            resident: Some((resident, plan.finish)),
-            dialect: self.setup.dialect,
-            meets: seat.map(|seat| Box::new((seat, rest))),
-        })
+        let answer = self.whole(now, &job, parameters.as_ref());
+        let dialect = self.setup.dialect;
+        Reply::Whole(Whole::running(answer, dialect, pending, first_at, seat))
     }
 
     /// Keeps the KV of a prefill leg; returns the request's name among engines, and its blocks.
@@ -361,6 +324,17 @@ impl Engine {
         (request, blocks)
     }
 
+    /// Whatever is no prefill leg is a decode leg, a plain request too.
+    fn leg(&self, route: Route, ask: &Ask) -> Leg {
+        let prefills = self.setup.dialect == Dialect::Sglang && self.setup.role == Role::Prefill;
+        match (route, &ask.transfer) {
+            (Route::Tokenize, _) => Leg::Tokenize,
+            (_, Transfer::Make) => Leg::Prefill,
+            _ if prefills => Leg::Prefill,
+            _ => Leg::Decode,
+        }
+    }
+
     /// The time of day.
     pub fn unix_s(&self, now: Instant) -> u64 {
         self.setup.epoch_unix_s + now.nanos() / 1_000_000_000
@@ -380,14 +354,4 @@ struct Job {
     prompt_ids: Vec<u32>,
     stream: bool,
     extras: vllm::Extras,
-}
-
-fn at_once(now: Instant, answer: Answer) -> Reply {
-    Reply::Whole(Whole {
-        ready_at: now,
-        answer,
-        resident: None,
-        dialect: Dialect::Vllm,
-        meets: None,
-    })
 }

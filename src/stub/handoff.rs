@@ -31,6 +31,8 @@ pub struct Claim {
     pub request: Vec<u8>,
     /// The ids of all block lists, in order; one that is no nonnegative 32-bit integer is [`u32::MAX`].
     pub blocks: Vec<u32>,
+    /// Of the prompt's tokens those that the producer had in its prefix cache.
+    pub cached_tokens: u64,
 }
 
 /// What came of a claim.

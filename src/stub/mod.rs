@@ -5,18 +5,24 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`profile`] | how long things take |
+//! | [`profile`] | how long things take, and how much there is room for |
+//! | `file` | its own files, read strictly |
 //! | [`text`] | the vocabulary: tokens of prompts and answers, and a check that an answer is complete |
 //! | [`ask`] | what a request body asks |
 //! | [`handoff`] | KV between engines (vLLM) |
 //! | [`rooms`] | legs that meet (SGLang) |
-//! | [`load`] | what is resident on an engine |
+//! | [`load`] | what is resident on an engine, and what waits |
+//! | [`cache`] | which prompts it knows |
+//! | [`faults`] | what goes wrong on purpose |
 //! | [`engine`] | requests to replies |
 //! | [`stream`] | a streamed reply, event by event |
 //! | [`vllm`], [`sglang`], [`openai`] | the bytes of a dialect |
 //! | [`refusal`], [`answer`] | errors; whole answers and heads |
+//! | [`output`] | a reply as writes on a connection, faults and all |
 //!
 //! A dialect is a module like `vllm` that fills a [`stream::Shape`] and writes whole answers; the rest is common to all.
+
+pub(crate) mod file;
 
 pub mod profile;
 
@@ -29,6 +35,10 @@ pub mod handoff;
 pub mod rooms;
 
 pub mod load;
+
+pub mod cache;
+
+pub mod faults;
 
 pub mod engine;
 
@@ -43,6 +53,8 @@ pub mod openai;
 pub mod refusal;
 
 pub mod answer;
+
+pub mod output;
 
 #[cfg(test)]
 mod tests;

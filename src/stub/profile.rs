@@ -1,4 +1,4 @@
-//! How long a simulated engine takes. Owns the cost curves and nothing else; pure arithmetic.
+//! How long a simulated engine takes, and how much it holds. Owns the cost curves and the file they come from; pure.
 //!
 //! The names are those of profile files, so that a fitted profile of a real engine can be played back:
 //! `ttft(n) = a·n² + b·n + c`, `interval(kv, r) = slope·kv + request_slope·r + intercept`, all in seconds.
@@ -6,6 +6,9 @@
 //! Invariant: 0 ≤ every duration ≤ [`DURATION_MAX`], whatever the coefficients (a negative or NaN result counts as 0).
 
 use std::time::Duration;
+
+use super::file::{self, Key, Table, Want};
+use crate::config::{Errors, Format};
 
 /// Cost curves of one engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -53,6 +56,118 @@ impl Profile {
         span(self.transfer_s)
     }
 }
+
+/// How much an engine takes at once. 0 is unbounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Requests that run at once (vLLM's `--max-num-seqs`); others wait.
+    pub requests_max: u64,
+    /// Tokens that all running requests keep; a request that finds no room waits, and one that cannot grow goes back to wait.
+    pub kv_tokens_max: u64,
+    /// Tokens of prompts that the prefix cache remembers. 0: there is none.
+    pub cached_tokens_max: u64,
+}
+
+/// One row of a profile file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    pub iid: String,
+    pub profile: Profile,
+    pub bounds: Bounds,
+}
+
+/// Reads a profile file (schema `narwhal.profiles`), as `narwhal profile` writes it. `file` is only its name in messages.
+pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Named>, Errors> {
+    file::read(
+        (file, text, format),
+        ("narwhal.profiles", "profiles"),
+        |node, shown, faults| {
+            let table = Table::read(node, shown, KEYS, faults)?;
+            let real = |name| table.real(name).unwrap_or(0.0);
+            let count = |name| table.count(name).unwrap_or(0);
+            for (low, high) in [
+                ("decode_min_requests", "decode_max_requests"),
+                ("decode_min_kv_tokens", "decode_max_kv_tokens"),
+            ] {
+                if table.has(low) && table.has(high) && count(low) > count(high) {
+                    let fault = faults.add(table.at(low), &table.path(low), "out of range");
+                    fault.found = count(low).to_string();
+                    fault.allowed = format!("1 to the value of {high}, {}", count(high));
+                }
+            }
+            Some(Named {
+                iid: table.text("iid")?.to_owned(),
+                profile: Profile {
+                    ttft_a: real("ttft_a"),
+                    ttft_b: real("ttft_b"),
+                    ttft_c: real("ttft_c"),
+                    tpot_slope: real("tpot_slope"),
+                    tpot_request_slope: real("tpot_request_slope"),
+                    tpot_intercept: real("tpot_intercept"),
+                    transfer_s: 0.0,
+                    prefill_serial: true,
+                },
+                bounds: Bounds {
+                    requests_max: count("decode_max_requests"),
+                    kv_tokens_max: count("kv_capacity_tokens"),
+                    cached_tokens_max: count("kv_capacity_tokens"),
+                },
+            })
+        },
+    )
+}
+
+/// The row for `iid`, or the only one where none is named; else what is wrong, in words.
+pub fn choose<'r>(rows: &'r [Named], iid: Option<&str>) -> Result<&'r Named, String> {
+    let names = || rows.iter().map(|row| row.iid.as_str()).collect::<Vec<_>>();
+    match (rows, iid) {
+        ([], _) => Err("the file holds no profile".into()),
+        ([row], None) => Ok(row),
+        (_, None) => Err(format!(
+            "the file holds {} profiles, --iid says which: {}",
+            rows.len(),
+            names().join(", ")
+        )),
+        (rows, Some(iid)) => rows
+            .iter()
+            .find(|row| row.iid == iid)
+            .ok_or_else(|| format!("no profile of {iid:?}, found {}", names().join(", "))),
+    }
+}
+
+const COEFFICIENT: Want = Want::Real(-1e6, 1e6);
+const TOKENS: Want = Want::Count(1, 1 << 50);
+const ERROR: Want = Want::Real(0.0, 1e6);
+
+/// Seconds and tokens throughout.
+const KEYS: &[Key] = &[
+    Key::new("iid", Want::Text).must(),
+    Key::new("ttft_a", COEFFICIENT)
+        .unit("seconds per token squared")
+        .must(),
+    Key::new("ttft_b", COEFFICIENT)
+        .unit("seconds per token")
+        .must(),
+    Key::new("ttft_c", COEFFICIENT).unit("seconds").must(),
+    Key::new("tpot_slope", COEFFICIENT)
+        .unit("seconds per KV token")
+        .must(),
+    Key::new("tpot_request_slope", COEFFICIENT).unit("seconds per request"),
+    Key::new("tpot_intercept", COEFFICIENT)
+        .unit("seconds")
+        .must(),
+    Key::new("kv_capacity_tokens", TOKENS).unit("tokens").must(),
+    Key::new("decode_min_requests", TOKENS).unit("requests"),
+    Key::new("decode_max_requests", TOKENS)
+        .unit("requests")
+        .must(),
+    Key::new("decode_min_kv_tokens", TOKENS).unit("tokens"),
+    Key::new("decode_max_kv_tokens", TOKENS).unit("tokens"),
+    // Measured errors and the digest are a router's business.
+    Key::new("decode_fit_mape", ERROR),
+    Key::new("decode_cv_mape", ERROR),
+    Key::new("generation_digest", Want::Text),
+];
 
 /// A day: longer than any request lives, short enough that sums cannot overflow.
 pub const DURATION_MAX: Duration = Duration::from_secs(86_400);
@@ -102,5 +217,88 @@ mod tests {
         let p = Profile::flat(f64::INFINITY, 1e300);
         assert_eq!(p.ttft(1), DURATION_MAX);
         assert_eq!(p.interval(1, 1), DURATION_MAX);
+    }
+
+    const ROW: &str = r#"{"iid":"e0","ttft_a":0.0,"ttft_b":0.001,"ttft_c":0.01,"tpot_slope":1e-9,
+        "tpot_intercept":0.001,"kv_capacity_tokens":200,"tpot_request_slope":0.5,"decode_min_requests":1,
+        "decode_max_requests":8,"decode_min_kv_tokens":1,"decode_max_kv_tokens":100,"decode_fit_mape":0.01,
+        "decode_cv_mape":0.01,"generation_digest":"sha256:00"}"#;
+
+    fn rows(rows: &str) -> Result<Vec<Named>, String> {
+        let text =
+            format!(r#"{{"schema":"narwhal.profiles","schema_version":1,"profiles":[{rows}]}}"#);
+        parse("p.json", &text, Format::Json).map_err(|errors| errors.to_string())
+    }
+
+    // proves R-CLI-3
+    #[test]
+    fn a_profile_file_is_played_back() {
+        let one = rows(ROW).unwrap();
+        let row = choose(&one, None).unwrap();
+        assert_eq!(row.profile.ttft(100), Duration::from_millis(110));
+        assert_eq!(row.profile.interval(0, 1), Duration::from_millis(501));
+        let bounds = Bounds {
+            requests_max: 8,
+            kv_tokens_max: 200,
+            cached_tokens_max: 200,
+        };
+        assert_eq!((row.bounds, row.profile.prefill_serial), (bounds, true));
+        let two = rows(&format!("{ROW},{}", ROW.replace("e0", "e1"))).unwrap();
+        assert_eq!(choose(&two, Some("e1")).unwrap().iid, "e1");
+        let why = choose(&two, None).unwrap_err();
+        assert_eq!(why, "the file holds 2 profiles, --iid says which: e0, e1");
+        assert_eq!(
+            choose(&two, Some("e2")).unwrap_err(),
+            "no profile of \"e2\", found e0, e1"
+        );
+        assert!(choose(&[], None).is_err());
+    }
+
+    // proves R-CLI-3
+    #[test]
+    fn faults_of_a_profile_file_are_named() {
+        // from, to, message
+        let table = [
+            (
+                "\"ttft_a\":0.0",
+                "\"ttft_a\":\"0\"",
+                "profiles[0].ttft_a: wrong type, found \"0\", allowed -1000000 to 1000000 seconds per token squared",
+            ),
+            (
+                "ttft_b",
+                "tftt_b",
+                "profiles[0].tftt_b: unknown key; did you mean ttft_b?",
+            ),
+            (
+                "\"ttft_c\":0.01,",
+                "",
+                "profiles[0].ttft_c: missing, allowed -1000000 to 1000000 seconds",
+            ),
+            (
+                "\"kv_capacity_tokens\":200",
+                "\"kv_capacity_tokens\":0",
+                "profiles[0].kv_capacity_tokens: out of range, found 0",
+            ),
+            (
+                "\"kv_capacity_tokens\":200",
+                "\"kv_capacity_tokens\":1.5",
+                "profiles[0].kv_capacity_tokens: not a whole number, found 1.5",
+            ),
+            (
+                "\"decode_min_requests\":1",
+                "\"decode_min_requests\":9",
+                "profiles[0].decode_min_requests: out of range, found 9, allowed 1 to the value of decode_max_requests, 8",
+            ),
+            (
+                "1e-9",
+                "1e999",
+                "profiles[0].tpot_slope: out of range, found 1e999",
+            ),
+        ];
+        for (from, to, want) in table {
+            assert!(ROW.contains(from), "{from}");
+            let errors = rows(&ROW.replace(from, to)).expect_err(to);
+            assert!(errors.contains(want), "{to}: {errors}");
+        }
     }
 }

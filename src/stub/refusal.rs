@@ -83,6 +83,31 @@ impl Refusal {
         }
     }
 
+    /// A server that was told to end takes nothing new.
+    pub fn shutdown() -> Self {
+        Refusal::server("cannot schedule new futures after shutdown")
+    }
+
+    /// Any status, with vLLM's type for it.
+    pub fn of_status(status: u16, message: Option<&str>) -> Self {
+        let kind = match status {
+            400 | 413 | 422 => "BadRequestError",
+            401 => "AuthenticationError",
+            403 => "PermissionDeniedError",
+            404 => "NotFoundError",
+            408 => "RequestTimeoutError",
+            429 => "RateLimitError",
+            503 => "Service Unavailable",
+            _ => "InternalServerError",
+        };
+        Refusal {
+            status,
+            kind,
+            message: message.unwrap_or("Injected fault").into(),
+            param: None,
+        }
+    }
+
     fn server(message: &str) -> Self {
         Refusal {
             status: 500,

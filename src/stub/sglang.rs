@@ -111,8 +111,8 @@ fn completion_shape(shape: &mut Shape, envelope: &str, plan: &Plan, prompt_ids: 
     shape.last_close = match (plan.finish, plan.ids) {
         (Finish::Stop, true) => r#","matched_stop":2,"token_ids":"#,
         (Finish::Stop, false) => r#","matched_stop":2"#,
-        (Finish::Length, true) => r#","matched_stop":null,"token_ids":"#,
-        (Finish::Length, false) => r#","matched_stop":null"#,
+        (Finish::Length | Finish::Abort, true) => r#","matched_stop":null,"token_ids":"#,
+        (Finish::Length | Finish::Abort, false) => r#","matched_stop":null"#,
     };
     let ids = if plan.ids { r#","token_ids":"# } else { "" };
     shape.middle =
@@ -135,7 +135,7 @@ const _: () = assert!(text::EOS == 2, "`matched_stop` above names it");
 fn matched_stop(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "2",
-        Finish::Length => "null",
+        Finish::Length | Finish::Abort => "null",
     }
 }
 

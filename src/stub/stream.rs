@@ -6,11 +6,18 @@
 //!
 //! Invariant: `sent ≤ made ≤ plan.tokens`; one `Batch` event is one event of the stream, its blank line included.
 
+mod ends;
+
+mod event;
+
 mod shape;
 
+pub use self::event::put_integer;
+use self::event::put_usage;
 pub use self::shape::{RunningUsage, Shape, Usage};
 use crate::base::time::Instant;
-use crate::stub::load::{Finish, Resident};
+use crate::stub::faults;
+use crate::stub::load::{Begin, Finish, LOOK, Resident};
 use crate::stub::profile::Profile;
 use crate::stub::refusal::Refusal;
 use crate::stub::rooms::{Seat, Standing};
@@ -22,6 +29,8 @@ use crate::stub::text;
 pub struct Plan {
     pub seed: u64,
     pub prompt_tokens: u64,
+    /// Of these the ones that were in the prefix cache.
+    pub cached_tokens: u64,
     /// Tokens in all, the end-of-sequence token included.
     pub tokens: u64,
     /// Whether the last token is the end of sequence.
@@ -48,6 +57,25 @@ pub enum Next {
     Done,
 }
 
+/// What one look at a stream gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// One event was appended.
+    Event,
+    /// Nothing is due before then.
+    Wait(Instant),
+    Done,
+}
+
+/// Tokens that come in one event with the next, as a busy vLLM sends them (with 64 streams 948 of 9,600, measured).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Merge {
+    /// Share of tokens, 0 to 1.
+    pub share: f64,
+    /// From so many running requests on.
+    pub running_min: u64,
+}
+
 /// The state machine.
 #[derive(Debug)]
 pub struct Stream {
@@ -55,10 +83,19 @@ pub struct Stream {
     plan: Plan,
     profile: Profile,
     resident: Option<Resident>,
+    /// How it begins when its turn comes, while it waits for that.
+    begin: Option<Begin>,
     stage: Stage,
     due: Instant,
     made: u64,
     sent: u64,
+    /// Tokens whose text is out; behind `sent` only where a fault holds text back.
+    texts: u64,
+    events: u64,
+    merge: Merge,
+    bad_ids: Option<(u64, faults::BadIds)>,
+    empty_every: Option<u64>,
+    injected: faults::Injected,
     /// The KV never came: said at once, instead of tokens.
     failed: Option<Refusal>,
     /// Where the KV is to come from, or to go, for a leg that meets another; and whether that is still to be.
@@ -107,15 +144,37 @@ impl Plan {
 }
 
 impl Stream {
+    /// `first_at`: when the first token is there; `None` while it waits for its place.
     pub(super) fn new(
         shape: Shape,
         plan: Plan,
         profile: Profile,
-        resident: Resident,
-        first_at: Instant,
+        (resident, begin): (Resident, Begin),
+        first_at: Option<Instant>,
     ) -> Self {
         debug_assert!(plan.tokens >= 1);
         debug_assert!(plan.interval >= 1);
+        debug_assert_eq!(resident.is_on(), first_at.is_some());
+        Stream {
+            profile,
+            resident: Some(resident),
+            begin: first_at.is_none().then_some(begin),
+            due: first_at.unwrap_or(Instant::ZERO),
+            ..Stream::bare(shape, plan)
+        }
+    }
+
+    /// A stream that says `refusal` at once, and ends.
+    pub(super) fn failed(shape: Shape, plan: Plan, now: Instant, refusal: Refusal) -> Self {
+        Stream {
+            stage: Stage::Tokens,
+            due: now,
+            failed: Some(refusal),
+            ..Stream::bare(shape, plan)
+        }
+    }
+
+    fn bare(shape: Shape, plan: Plan) -> Self {
         let stage = if shape.opening.is_empty() {
             Stage::Tokens
         } else {
@@ -124,30 +183,20 @@ impl Stream {
         Stream {
             shape,
             plan,
-            profile,
-            resident: Some(resident),
-            stage,
-            due: first_at,
-            made: 0,
-            sent: 0,
-            failed: None,
-            seat: None,
-            waiting: false,
-        }
-    }
-
-    /// A stream that says `refusal` at once, and ends.
-    pub(super) fn failed(shape: Shape, plan: Plan, now: Instant, refusal: Refusal) -> Self {
-        Stream {
-            shape,
-            plan,
             profile: Profile::default(),
             resident: None,
-            stage: Stage::Tokens,
-            due: now,
+            begin: None,
+            stage,
+            due: Instant::ZERO,
             made: 0,
             sent: 0,
-            failed: Some(refusal),
+            texts: 0,
+            events: 0,
+            merge: Merge::default(),
+            bad_ids: None,
+            empty_every: None,
+            injected: faults::Injected::default(),
+            failed: None,
             seat: None,
             waiting: false,
         }
@@ -175,25 +224,83 @@ impl Stream {
         &self.plan
     }
 
+    pub(super) fn merge(&mut self, merge: Merge) {
+        self.merge = merge;
+    }
+
+    /// Takes what befalls it. The faults that lie in the events themselves are this one's to commit.
+    pub(super) fn inject(&mut self, injected: faults::Injected) {
+        if let Some(tokens) = injected.shape.tokens_per_event {
+            self.plan.interval = tokens;
+        }
+        self.bad_ids = injected.shape.token_ids;
+        self.empty_every = injected.shape.empty_text_every;
+        self.injected = injected;
+    }
+
+    /// The rest of it, for who drives the stream.
+    pub(super) fn take_injected(&mut self) -> faults::Injected {
+        std::mem::take(&mut self.injected)
+    }
+
     /// Appends the events due at `now`, at most `events_max` of them (at least one), and tells when to poll again: now, if more
     /// are due already.
     pub fn poll(&mut self, now: Instant, events_max: usize, out: &mut Batch) -> Next {
-        self.fail_if_dead();
-        if let Some(until) = self.wait(now) {
-            return Next::At(until);
-        }
         let full = out.ends.len() + events_max.max(1);
         loop {
-            if self.stage == Stage::Done {
-                return Next::Done;
+            match self.rest(now) {
+                Some(Made::Wait(at)) => return Next::At(at),
+                Some(_) => return Next::Done,
+                None if out.ends.len() >= full => return Next::At(now),
+                None => {
+                    if self.step(&mut out.bytes) {
+                        out.cut();
+                    }
+                }
             }
-            if self.due > now {
-                return Next::At(self.due);
+        }
+    }
+
+    /// Appends the next event if it is due at `now`.
+    pub fn next(&mut self, now: Instant, out: &mut Vec<u8>) -> Made {
+        loop {
+            if let Some(made) = self.rest(now) {
+                return made;
             }
-            if out.ends.len() >= full {
-                return Next::At(now);
+            if self.step(out) {
+                return Made::Event;
             }
-            self.step(out);
+        }
+    }
+
+    /// Why nothing is to be done at `now`; `None` when something is.
+    fn rest(&mut self, now: Instant) -> Option<Made> {
+        if self.stage == Stage::Done {
+            return Some(Made::Done);
+        }
+        if let Some(resident) = &mut self.resident {
+            if resident.load().is_dead() {
+                self.fail(Refusal::core_died());
+            } else if resident.load().is_aborting() {
+                self.abort();
+            } else if let Some(begin) = self.begin {
+                match resident.first_at(now, &self.profile, begin) {
+                    Some(first_at) => (self.due, self.begin) = (first_at, None),
+                    None => return Some(Made::Wait(now + LOOK)),
+                }
+            }
+        }
+        if let Some(until) = self.wait(now) {
+            return Some(Made::Wait(until));
+        }
+        (self.due > now).then_some(Made::Wait(self.due))
+    }
+
+    /// When to look again, if nothing is due at `now`.
+    pub fn idle_until(&mut self, now: Instant) -> Option<Instant> {
+        match self.rest(now)? {
+            Made::Wait(at) => Some(at),
+            Made::Event | Made::Done => None,
         }
     }
 
@@ -215,171 +322,92 @@ impl Stream {
     }
 
     /// One event, or one token that makes none.
-    fn step(&mut self, out: &mut Batch) {
+    fn step(&mut self, out: &mut Vec<u8>) -> bool {
         if let Some(refusal) = self.failed.take() {
             match self.shape.fault {
-                Some(write) => write(&refusal, &mut out.bytes),
-                None => refusal.event(&mut out.bytes),
+                Some(write) => write(&refusal, out),
+                None => refusal.event(out),
             }
-            out.cut();
             self.stage = match self.shape.fault_ends {
                 true => Stage::Done,
                 false => Stage::Mark,
             };
-            return;
+            return true;
         }
-        match self.stage {
+        let made = match self.stage {
             Stage::Opening => {
-                out.bytes.extend_from_slice(&self.shape.opening);
-                out.cut();
+                out.extend_from_slice(&self.shape.opening);
                 self.stage = Stage::Tokens;
+                true
             }
             Stage::Tokens => self.token(out),
             Stage::Finish => {
-                if !self.shape.finish.is_empty() {
-                    out.bytes.extend_from_slice(&self.shape.finish);
-                    out.cut();
-                }
-                self.stage = Stage::Usage;
+                self.finish(out);
+                true
             }
             Stage::Usage => {
-                if let Some(usage) = &self.shape.usage {
-                    put_usage(usage, &self.plan, self.plan.tokens, &mut out.bytes);
-                    out.cut();
-                }
                 self.stage = Stage::Mark;
+                if let Some(usage) = &self.shape.usage {
+                    put_usage(usage, &self.plan, self.plan.tokens, out);
+                }
+                self.shape.usage.is_some()
             }
             Stage::Mark => {
-                out.bytes.extend_from_slice(self.shape.done.as_bytes());
-                out.cut();
+                out.extend_from_slice(self.shape.done.as_bytes());
                 self.stage = Stage::Done;
+                true
             }
-            Stage::Done => {}
-        }
+            Stage::Done => false,
+        };
+        self.events += u64::from(made);
+        made
     }
 
-    fn token(&mut self, out: &mut Batch) {
-        self.made += 1;
-        let last = self.made == self.plan.tokens;
-        let full = self.made == 1 || self.made - self.sent >= self.plan.interval;
+    fn token(&mut self, out: &mut Vec<u8>) -> bool {
+        let last = self.made + 1 == self.plan.tokens;
+        let mut merged = false;
         if let Some(resident) = &mut self.resident {
+            if resident.preempt() {
+                self.begin = Some(Begin::Read(resident.tokens()));
+                return false;
+            }
             resident.grow(1);
             if last {
                 resident.load().finished(self.plan.finish);
             } else {
                 let load = resident.load();
                 self.due = self.due + self.profile.interval(load.kv_tokens(), load.running());
+                merged = self.merge.share > 0.0
+                    && load.running() >= self.merge.running_min
+                    && share_of(self.plan.seed ^ self.made) < self.merge.share;
             }
         }
+        self.made += 1;
+        let full = self.made == 1 || self.made - self.sent >= self.plan.interval && !merged;
         let silent = self.shape.skip_silent
             && !self.plan.ids
             && (self.sent..self.made).all(|i| text::is_silent(self.plan.id(i)));
         let finishes = last && self.shape.finish.is_empty();
-        if finishes || ((last || full) && !silent) {
-            self.event(finishes, &mut out.bytes);
-            out.cut();
+        let made = finishes || ((last || full) && !silent);
+        if made {
+            self.event(finishes, out);
             self.sent = self.made;
         }
         if last {
             // The engine is done with it, whatever the reader still has to take.
             self.resident = None;
-            self.stage = Stage::Finish;
+            self.stage = match (self.shape.finish.is_empty(), &self.shape.usage) {
+                (false, _) => Stage::Finish,
+                (true, Some(_)) => Stage::Usage,
+                (true, None) => Stage::Mark,
+            };
         }
-    }
-
-    /// Appends the event of the tokens `sent..made`.
-    fn event(&mut self, last: bool, out: &mut Vec<u8>) {
-        let shape = &self.shape;
-        let (from, to) = (self.sent, self.made);
-        out.extend_from_slice(&shape.head);
-        let text_at = out.len();
-        let open = match from < shape.reasoning {
-            true => shape.reasoning_open,
-            false => shape.text_open,
-        };
-        out.extend_from_slice(open.as_bytes());
-        let bare = out.len();
-        for i in from..to {
-            text::piece_json(self.plan.id(i), out);
-        }
-        if out.len() == bare {
-            out.truncate(text_at);
-            out.extend_from_slice(shape.text_none.as_bytes());
-        } else {
-            out.extend_from_slice(shape.text_close.as_bytes());
-        }
-        let first = if from == 0 {
-            self.shape.first.take()
-        } else {
-            None
-        };
-        let shape = &self.shape;
-        if last {
-            out.extend_from_slice(shape.last_open.as_bytes());
-            out.extend_from_slice(self.plan.finish.word().as_bytes());
-        }
-        let rest = match (&first, last) {
-            (None, false) => &shape.middle[..],
-            (None, true) => shape.last_close.as_bytes(),
-            (Some((middle, _)), false) => middle,
-            (Some((_, close)), true) => close,
-        };
-        out.extend_from_slice(rest);
-        if self.plan.ids {
-            out.push(b'[');
-            for i in from..to {
-                if i > from {
-                    out.push(b',');
-                }
-                put_integer(u64::from(self.plan.id(i)), out);
-            }
-            out.push(b']');
-        } else if !shape.no_ids {
-            out.extend_from_slice(b"null");
-        }
-        if from == 0 {
-            out.extend_from_slice(&shape.first_tail);
-        }
-        out.extend_from_slice(shape.close.as_bytes());
-        if let Some(usage) = &shape.running_usage {
-            put_usage(usage, &self.plan, to, out);
-        }
-        if last {
-            out.extend_from_slice(&shape.last_end);
-        } else {
-            out.extend_from_slice(shape.end.as_bytes());
-        }
-    }
-
-    fn fail_if_dead(&mut self) {
-        if self.resident.as_ref().is_some_and(|r| r.load().is_dead()) {
-            self.resident = None;
-            self.failed = Some(Refusal::core_died());
-            self.waiting = false;
-            self.due = Instant::ZERO;
-        }
+        made
     }
 }
 
-/// Appends `n` in decimal.
-pub fn put_integer(mut n: u64, out: &mut Vec<u8>) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
-
-fn put_usage(usage: &Usage, plan: &Plan, completion: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(&usage.head);
-    put_integer(plan.prompt_tokens + completion, out);
-    out.extend_from_slice(usage.between.as_bytes());
-    put_integer(completion, out);
-    out.extend_from_slice(&usage.tail);
+/// A number in [0, 1) that looks random, the same for the same `x`.
+fn share_of(x: u64) -> f64 {
+    let mixed = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 11) as f64 / (1u64 << 53) as f64
 }

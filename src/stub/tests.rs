@@ -1156,3 +1156,211 @@ fn any_body_gets_an_answer() {
     }
     assert_eq!(w.engines[0].load().running(), 0);
 }
+
+/// Everything that one stream sent, polled together with others on one clock; with the time of its first token and of its end.
+fn together(streams: Vec<Stream>, until: Instant) -> Vec<(Option<Instant>, Option<Instant>, u64)> {
+    let mut all: Vec<_> = streams
+        .into_iter()
+        .map(|s| (Some(s), None, None, 0))
+        .collect();
+    let mut now = T0;
+    while now <= until && all.iter().any(|a| a.0.is_some()) {
+        let mut next = Instant::FAR;
+        for (slot, first, end, events) in &mut all {
+            let Some(stream) = slot else { continue };
+            let mut batch = Batch::default();
+            let at = stream.poll(now, 1, &mut batch);
+            *events += batch.ends.len() as u64;
+            if !batch.ends.is_empty() && first.is_none() {
+                *first = Some(now);
+            }
+            match at {
+                Next::At(at) => next = next.min(at),
+                Next::Done => {
+                    *end = Some(now);
+                    *slot = None;
+                }
+            }
+        }
+        now = next.max(now);
+    }
+    all.into_iter().map(|a| (a.1, a.2, a.3)).collect()
+}
+
+fn bounded(requests_max: u64, kv_tokens_max: u64) -> World {
+    let mut profile = Profile::flat(10.0, 10.0);
+    profile.prefill_serial = true;
+    let setup = Setup {
+        profile,
+        bounds: super::profile::Bounds {
+            requests_max,
+            kv_tokens_max,
+            cached_tokens_max: 0,
+        },
+        ..Setup::default()
+    };
+    World {
+        engines: vec![Engine::new(setup, T0)],
+        ..World::default()
+    }
+}
+
+const FIVE: &str = r#"{"prompt":[1,2,3,4,5],"max_tokens":5,"stream":true,"return_token_ids":true}"#;
+
+// proves R-CLI-3
+#[test]
+fn requests_beyond_the_bound_wait_in_line() {
+    let mut w = bounded(2, 0);
+    let streams = (0..4)
+        .map(|_| stream(w.request(0, T0, &post("/v1/completions", FIVE))))
+        .collect();
+    assert_eq!(
+        (w.engines[0].load().running(), w.engines[0].load().in_line()),
+        (2, 2)
+    );
+    let got = together(streams, ms(1_000));
+    // Two run to their ends, tokens at 10 to 50 and 20 to 60; then the others.
+    assert_eq!((got[0].0, got[0].1), (Some(ms(10)), Some(ms(50))));
+    assert_eq!((got[1].0, got[1].1), (Some(ms(20)), Some(ms(60))));
+    assert!(
+        got[2].0 >= Some(ms(60)) && got[2].0 <= Some(ms(62)),
+        "{got:?}"
+    );
+    assert!(
+        got[3].0 >= Some(ms(70)) && got[3].0 <= Some(ms(73)),
+        "{got:?}"
+    );
+    assert!(got.iter().all(|g| g.2 == 6));
+    let load = w.engines[0].load();
+    assert_eq!(
+        (load.running(), load.in_line(), load.kv_tokens()),
+        (0, 0, 0)
+    );
+}
+
+// proves R-CLI-3
+#[test]
+fn a_full_cache_makes_requests_wait_and_growing_ones_step_back() {
+    // Room for one prompt and what it generates: the second waits.
+    let mut w = bounded(0, 10);
+    let ask = |w: &mut World| stream(w.request(0, T0, &post("/v1/completions", FIVE)));
+    let streams = vec![ask(&mut w), ask(&mut w)];
+    assert_eq!(w.engines[0].load().in_line(), 1);
+    let got = together(streams, ms(1_000));
+    assert!(got[1].0 > got[0].1 && got[1].1.is_some(), "{got:?}");
+
+    // Room for both prompts, not for both answers: the younger gives way, and both end whole.
+    let mut w = bounded(0, 14);
+    let streams = vec![ask(&mut w), ask(&mut w)];
+    assert_eq!(w.engines[0].load().in_line(), 0);
+    let got = together(streams, ms(1_000));
+    assert!(got.iter().all(|g| g.2 == 6), "{got:?}");
+    assert!(got[1].1 > got[0].1, "{got:?}");
+    let page = whole(w.request(0, ms(999), &get("/metrics"))).body;
+    let page = String::from_utf8(page).unwrap();
+    let preempted = page
+        .lines()
+        .find(|l| l.starts_with("vllm:num_preemptions_total{"))
+        .unwrap();
+    assert!(!preempted.ends_with(" 0.0"), "{preempted}");
+    let load = w.engines[0].load();
+    assert_eq!(
+        (load.running(), load.in_line(), load.kv_tokens()),
+        (0, 0, 0)
+    );
+
+    // A request that alone is more than there is room for runs all the same; one that leaves the line is gone from it.
+    let mut w = bounded(1, 4);
+    let (first, second) = (ask(&mut w), ask(&mut w));
+    assert_eq!(w.engines[0].load().in_line(), 1);
+    drop(second);
+    assert_eq!(w.engines[0].load().in_line(), 0);
+    assert_eq!(together(vec![first], ms(1_000))[0].2, 6);
+
+    // A whole answer waits as well.
+    let mut w = bounded(1, 0);
+    let first = ask(&mut w);
+    let body = FIVE.replace("\"stream\":true", "\"stream\":false");
+    let Reply::Whole(mut second) = w.request(0, T0, &post("/v1/completions", &body)) else {
+        panic!("a stream");
+    };
+    assert_eq!(second.poll(ms(5)), Next::At(ms(6)));
+    drop(first);
+    // The first prompt is still being read: nobody takes that back.
+    assert_eq!(second.poll(ms(7)), Next::At(ms(60)));
+    assert_eq!(second.poll(ms(60)), Next::Done);
+    assert_eq!(second.take().status, 200);
+    assert_eq!(w.engines[0].load().running(), 0);
+}
+
+// proves R-CLI-3
+#[test]
+fn a_known_prefix_is_read_faster_and_told() {
+    let profile = Profile {
+        ttft_b: 0.001,
+        ..Profile::default()
+    };
+    let setup = Setup {
+        profile,
+        bounds: super::profile::Bounds {
+            cached_tokens_max: 1_000,
+            ..Default::default()
+        },
+        ..Setup::default()
+    };
+    let mut w = World {
+        engines: (0..2).map(|_| Engine::new(setup.clone(), T0)).collect(),
+        ..World::default()
+    };
+    let prompt: Vec<u32> = (300..400).collect();
+    let body = format!(
+        r#"{{"prompt":{prompt:?},"max_tokens":1,"kv_transfer_params":{{"do_remote_decode":true}}}}"#
+    );
+    for (cached, first) in [(0, 100), (96, 4)] {
+        let Reply::Whole(answer) = w.request(0, T0, &post("/v1/completions", &body)) else {
+            panic!("a stream");
+        };
+        assert_eq!(answer.ready_at, ms(first));
+        let value: serde_json::Value = serde_json::from_slice(&answer.take().body).unwrap();
+        assert_eq!(
+            value["usage"]["prompt_tokens_details"]["cached_tokens"],
+            cached
+        );
+        let handoff = &value["kv_transfer_params"];
+        assert_eq!(handoff["remote_prefill_cached_tokens"], cached);
+        // The decode side tells what the producer had, not what was moved.
+        let decode = format!(
+            r#"{{"prompt":{prompt:?},"max_tokens":2,"stream":true,"stream_options":{{"include_usage":true}},"kv_transfer_params":{handoff}}}"#
+        );
+        let got = events(w.request(1, T0, &post("/v1/completions", &decode)));
+        let usage = read(&got).2;
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], cached);
+    }
+}
+
+// proves R-CLI-3
+#[test]
+fn busy_engines_merge_tokens_and_lose_none() {
+    let ask = r#"{"prompt":[9],"max_tokens":400,"stream":true,"return_token_ids":true}"#;
+    for (running_min, merges) in [(1, true), (2, false)] {
+        let setup = Setup {
+            merge: super::stream::Merge {
+                share: 0.1,
+                running_min,
+            },
+            ..Setup::default()
+        };
+        let mut w = World {
+            engines: vec![Engine::new(setup, T0)],
+            ..World::default()
+        };
+        let got = events(w.request(0, T0, &post("/v1/completions", ask)));
+        let (text, ids, _) = read(&got);
+        let mut check = Check::default();
+        assert!(ids.iter().all(|id| check.id(*id)) && Check::default().text(text.as_bytes()));
+        assert_eq!(ids.len(), 400);
+        let merged = 401 - got.len();
+        assert_eq!(merges, (20..60).contains(&merged), "{merged}");
+        assert_eq!(!merges, merged == 0);
+    }
+}

@@ -35,6 +35,7 @@ pub struct Parameters<'a> {
     pub host: &'a str,
     pub port: u16,
     pub tokens: u64,
+    pub cached_tokens: u64,
 }
 
 /// Which extras a stream was asked for.
@@ -68,10 +69,17 @@ pub fn shape(
         ",\"system_fingerprint\":{}}}\n\n",
         quoted(names.fingerprint)
     );
+    let cached = plan.cached_tokens;
     let details = if chat {
-        r#","prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}"#
+        format!(
+            concat!(
+                r#","prompt_tokens_details":{{"cached_tokens":{},"created_cache_tokens":0}},"#,
+                r#""completion_tokens_details":{{"reasoning_tokens":0}}}}"#
+            ),
+            cached
+        )
     } else {
-        r#","prompt_tokens_details":{"cached_tokens":0}}"#
+        format!(r#","prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#)
     };
     let running_tail = if chat {
         r#","completion_tokens_details":{"reasoning_tokens":0}}"#
@@ -201,13 +209,14 @@ pub fn whole(
         concat!(
             r#","routed_experts":null}}],"service_tier":null,"system_fingerprint":{},"#,
             r#""usage":{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"#,
-            r#""prompt_tokens_details":{{"cached_tokens":0,"created_cache_tokens":{},"multimodal_tokens":null}},"#,
+            r#""prompt_tokens_details":{{"cached_tokens":{},"created_cache_tokens":{},"multimodal_tokens":null}},"#,
             r#""completion_tokens_details":{}}}"#
         ),
         quoted(names.fingerprint),
         plan.prompt_tokens,
         plan.prompt_tokens + plan.tokens,
         plan.tokens,
+        plan.cached_tokens,
         created_cache,
         completion_details,
     );
@@ -256,13 +265,14 @@ fn put_parameters(p: &Parameters<'_>, out: &mut Vec<u8>) {
         concat!(
             r#"],"remote_engine_id":"{}","remote_request_id":{},"remote_host":{},"remote_port":{},"#,
             r#""tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":{},"#,
-            r#""remote_blocks_expiry_time":null,"transfer_mode":"pull","remote_prefill_cached_tokens":0}}"#
+            r#""remote_blocks_expiry_time":null,"transfer_mode":"pull","remote_prefill_cached_tokens":{}}}"#
         ),
         String::from_utf8_lossy(p.engine),
         quoted(p.request),
         quoted(p.host),
         p.port,
         p.tokens,
+        p.cached_tokens,
     );
     out.extend_from_slice(rest.as_bytes());
 }

@@ -221,3 +221,97 @@ fn a_core_that_is_not_there_is_named() {
     let want = "narwhal: --cpu: cpus: core 1023 is not in the process's affinity mask";
     assert!(ended.err.contains(want), "{}", ended.err);
 }
+
+fn running(at: SocketAddr) -> u64 {
+    metric(at, "vllm:num_requests_running{")
+}
+
+// proves R-CLI-3
+#[test]
+fn sigterm_gives_up_what_runs_or_lets_it_finish() {
+    // flags, why the answer ends
+    let rows: [(&[&str], &str); 2] = [
+        (&["--tpot-ms", "20"], "abort"),
+        (&["--tpot-ms", "20", "--shutdown-timeout-s", "30"], "length"),
+    ];
+    for (flags, reason) in rows {
+        let mut child = engine(flags);
+        let at = address(&child.out_line("engine "));
+        let stream = std::thread::spawn(move || {
+            let body = json!({"prompt": "x", "max_tokens": 40, "ignore_eos": true, "stream": true});
+            http::post(at, "/v1/completions", &body).events()
+        });
+        while running(at) == 0 {}
+        child.signal("TERM");
+        let events = stream.join().expect("a whole stream");
+        let last = events.last().expect("an event");
+        assert_eq!(last["choices"][0]["finish_reason"], reason, "{last}");
+        assert_eq!(child.end().code, Some(0));
+    }
+}
+
+// proves R-CLI-3
+#[test]
+fn files_are_read_and_their_faults_named() {
+    let profile = json!({"schema": "narwhal.profiles", "schema_version": 1, "profiles": [{
+        "iid": "e0", "ttft_a": 0, "ttft_b": 0, "ttft_c": 0.001, "tpot_slope": 0, "tpot_intercept": 0.001,
+        "kv_capacity_tokens": 1000, "decode_max_requests": 4,
+    }]});
+    let script = json!({"schema": "narwhal.faults", "schema_version": 1, "rules": [
+        {"leg": "decode", "nth": 1, "do": "error", "status": 503, "message": "full"},
+    ]});
+    let profile = fleet_file("engine-profile", "json", &profile.to_string());
+    let script = fleet_file("engine-faults", "json", &script.to_string());
+    let (profile, script) = (
+        profile.to_str().expect("text"),
+        script.to_str().expect("text"),
+    );
+    let mut child = engine(&[
+        "--profile",
+        profile,
+        "--iid",
+        "e0",
+        "--faults",
+        script,
+        "--seed",
+        "1",
+    ]);
+    let at = address(&child.out_line("engine "));
+    let body = json!({"prompt": "x", "max_tokens": 2});
+    let first = http::post(at, "/v1/completions", &body);
+    assert_eq!(
+        (first.status, first.json()["error"]["message"].as_str()),
+        (503, Some("full"))
+    );
+    assert_eq!(http::post(at, "/v1/completions", &body).status, 200);
+    child.signal("TERM");
+    assert_eq!(child.end().code, Some(0));
+
+    let bad = fleet_file(
+        "engine-bad",
+        "json",
+        r#"{"schema":"narwhal.faults","schema_version":1,"rules":[{"do":"rest"}]}"#,
+    );
+    let bad = bad.to_str().expect("text");
+    // flags, message
+    let rows: [(&[&str], &str); 4] = [
+        (
+            &["--faults", bad],
+            "rules[0].do: unknown word, found \"rest\"",
+        ),
+        (
+            &["--profile", profile, "--iid", "e1"],
+            "no profile of \"e1\", found e0",
+        ),
+        (&["--profile", "none.json"], "none.json: cannot be read"),
+        (
+            &["--profile", profile, "--tpot-ms", "1"],
+            "cannot be used with",
+        ),
+    ];
+    for (flags, want) in rows {
+        let ended = run(&[&["engine", "--listen", "127.0.0.1:0"], flags].concat());
+        assert_eq!(ended.code, Some(2), "{}", ended.err);
+        assert!(ended.err.contains(want), "{}", ended.err);
+    }
+}

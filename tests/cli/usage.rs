@@ -61,7 +61,7 @@ fn every_command_tells_its_help_and_its_version() {
 }
 
 /// Flags of the contract that are not built are not offered.
-// proves R-CLI-1, R-CLI-3
+// proves R-CLI-1
 #[test]
 fn what_is_not_built_is_not_offered() {
     let fleet = fleet_file("not-built", "json", FLEET);
@@ -70,8 +70,6 @@ fn what_is_not_built_is_not_offered() {
         &["serve", "--fleet", fleet, "--journal", "j"],
         &["serve", "--fleet", fleet, "--standby-of", "http://h"],
         &["serve", "--fleet", fleet, "--resume"],
-        &["engine", "--listen", "127.0.0.1:0", "--faults", "f"],
-        &["engine", "--listen", "127.0.0.1:0", "--profile", "f"],
     ];
     for args in rows {
         let ended = run(args);

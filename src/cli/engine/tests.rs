@@ -1,19 +1,34 @@
 //! The simulated engine over loopback, on both drivers.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use super::*;
+use crate::config::Format;
 use crate::runtime::monoio::{Monoio, Reader, Writer};
 use crate::runtime::testing::{both_drivers, until};
 use crate::stub::engine::{Engine, Setup};
+use crate::stub::faults;
 use crate::stub::profile::Profile;
 
 fn server(profile: Profile) -> Server {
-    let clock = MonotonicClock::new();
-    let setup = Setup {
+    with(Setup {
         profile,
         ..Setup::default()
-    };
+    })
+}
+
+/// An engine under one rule.
+fn faulty(rule: &str) -> Server {
+    let text = format!(r#"{{"schema":"narwhal.faults","schema_version":1,"rules":[{rule}]}}"#);
+    with(Setup {
+        faults: faults::parse("f", &text, Format::Json).expect("a right script"),
+        ..Setup::default()
+    })
+}
+
+fn with(setup: Setup) -> Server {
+    let clock = MonotonicClock::new();
     let world = World {
         engines: vec![Engine::new(setup, clock.now())],
         ..World::default()
@@ -22,6 +37,7 @@ fn server(profile: Profile) -> Server {
         world: Rc::new(RefCell::new(world)),
         index: 0,
         clock,
+        alarm: Rc::default(),
         events_per_write: 1,
     }
 }
@@ -79,12 +95,27 @@ impl Client {
     }
 
     async fn more(&mut self) -> bool {
+        self.read().await.is_ok_and(|n| n > 0)
+    }
+
+    async fn read(&mut self) -> io::Result<usize> {
         let reader = self.reader.take().expect("at rest");
         self.buf.reserve(4_096);
         let (got, buf, reader) = reader.read(std::mem::take(&mut self.buf)).await;
         self.buf = buf;
         self.reader = Some(reader);
-        got.is_ok_and(|n| n > 0)
+        got
+    }
+
+    /// Reads to the end; how that came.
+    async fn end(&mut self) -> Result<(), ErrorKind> {
+        loop {
+            match self.read().await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error.kind()),
+            }
+        }
     }
 }
 
@@ -172,12 +203,123 @@ fn a_client_that_leaves_stops_its_request() {
     });
 }
 
+// proves R-CLI-3
 #[test]
-fn chunk_sizes_have_no_leading_zeros() {
-    for n in [1, 15, 16, 255, 256, 4_096, 70_000] {
-        let mut out = Vec::new();
-        put_chunk(&vec![b'x'; n], &mut out);
-        assert!(out.starts_with(format!("{n:x}\r\n").as_bytes()));
-        assert_eq!(out.len(), format!("{n:x}").len() + 4 + n);
+fn connections_end_as_a_script_says() {
+    const RESET: Result<(), ErrorKind> = Err(ErrorKind::ConnectionReset);
+    // rule, events that come, how it ends
+    let rows = [
+        (r#"{"do":"close"}"#, 0, Ok(())),
+        (r#"{"do":"reset"}"#, 0, RESET),
+        (r#"{"at":"accept","do":"close"}"#, 0, Ok(())),
+        (r#"{"at":"accept","do":"reset"}"#, 0, RESET),
+        (r#"{"at":"event","events":2,"do":"close"}"#, 2, Ok(())),
+        (r#"{"at":"event","events":2,"do":"reset"}"#, 2, RESET),
+        (r#"{"at":"in_head","do":"close"}"#, 0, Ok(())),
+        (r#"{"at":"end","do":"close"}"#, 4, Ok(())),
+        (r#"{"framing":"close"}"#, 4, Ok(())),
+        (r#"{"framing":"close","write_bytes":1}"#, 4, Ok(())),
+    ];
+    for (rule, events, end) in rows {
+        both_drivers(move || async move {
+            let mut client = Client::new(start(&faulty(rule))).await;
+            if !rule.contains("accept") {
+                client.send(request("/v1/completions", STREAM, "")).await;
+            }
+            if events > 0 && end.is_err() {
+                // A reset throws away what was not read yet.
+                client.until(r#""index":0,"text""#).await;
+            }
+            let got = client.end().await;
+            assert_eq!(got, end, "{rule}");
+            if end.is_ok() {
+                let text = String::from_utf8_lossy(&client.buf).into_owned();
+                assert_eq!(text.matches("data: ").count(), events, "{rule}: {text}");
+            }
+        });
     }
+}
+
+// proves R-CLI-3
+#[test]
+fn a_hung_answer_waits_for_its_client() {
+    both_drivers(|| async {
+        let server =
+            faulty(r#"{"at":"event","events":1,"do":"hang"},{"leg":"health","keep_alive_ms":1}"#);
+        let addr = start(&server);
+        let mut client = Client::new(addr).await;
+        client.send(request("/v1/completions", STREAM, "")).await;
+        client.until("\n\n\r\n").await;
+        assert_eq!(server.alarm.answering(), 1);
+        drop(client);
+        until(|| server.alarm.answering() == 0).await;
+        assert_eq!(server.world.borrow().engines[0].load().running(), 0);
+    });
+}
+
+// proves R-CLI-3
+#[test]
+fn comments_come_in_silence() {
+    both_drivers(|| async {
+        let server = with(Setup {
+            profile: Profile::flat(20.0, 0.0),
+            keep_alive: Some(Duration::from_millis(2)),
+            ..Setup::default()
+        });
+        let mut client = Client::new(start(&server)).await;
+        client.send(request("/v1/completions", STREAM, "")).await;
+        let all = client.until("0\r\n\r\n").await;
+        let (before, after) = all.split_once("data: ").expect("an event");
+        assert!(
+            before.matches("\r\ne\r\n: keep-alive\n\n\r\n").count() >= 1,
+            "{before}"
+        );
+        assert!(!after.contains("keep-alive"), "{after}");
+    });
+}
+
+// proves R-CLI-3
+#[test]
+fn a_port_closes_and_comes_back_as_a_new_engine() {
+    both_drivers(|| async {
+        let server = faulty(r#"{"leg":"health","nth":2,"do":"restart","pause_ms":60}"#);
+        let addr = start(&server);
+        let name = || *server.world.borrow().engines[0].name();
+        let before = name();
+        let health = b"GET /health HTTP/1.1\r\nHost: e\r\n\r\n";
+        let mut idle = Client::new(addr).await;
+        idle.send(health.to_vec()).await;
+        idle.until("200 OK").await;
+        let mut client = Client::new(addr).await;
+        client.send(health.to_vec()).await;
+        client.until("503 ").await;
+        // Closed to new clients and to idle ones.
+        assert_eq!(idle.end().await, Ok(()));
+        while Monoio::connect(addr).await.is_ok() {}
+        until(|| name() != before).await;
+        let mut client = Client::new(addr).await;
+        client.send(health.to_vec()).await;
+        client.until("200 OK").await;
+    });
+}
+
+// proves R-CLI-3
+#[test]
+fn an_engine_that_is_told_to_end_gives_up_what_runs() {
+    both_drivers(|| async {
+        let server = server(Profile::flat(0.0, 3_600_000.0));
+        let addr = start(&server);
+        let mut client = Client::new(addr).await;
+        client.send(request("/v1/completions", STREAM, "")).await;
+        client.until("\n\n\r\n").await;
+        server.world.borrow_mut().abort();
+        server.alarm.ring();
+        let rest = client.until("0\r\n\r\n").await;
+        assert!(rest.contains(r#""finish_reason":"abort""#), "{rest}");
+        assert!(rest.contains("data: [DONE]"), "{rest}");
+        client.send(request("/v1/completions", STREAM, "")).await;
+        client
+            .until("cannot schedule new futures after shutdown")
+            .await;
+    });
 }

@@ -150,6 +150,7 @@ impl<'a> Reader<'a> {
         }
         let (mut make, mut fetch) = (false, false);
         let (mut engine, mut request, mut blocks) = (None, None, None);
+        let mut cached_tokens = 0;
         let mut walk = self.cursor.object().map_err(json)?;
         while let Some(key) = self.cursor.key(&mut walk).map_err(json)? {
             let kind = self.peek()?;
@@ -172,6 +173,9 @@ impl<'a> Reader<'a> {
             } else if key.is("remote_block_ids") && kind == Kind::Array {
                 blocks = Some(self.blocks()?);
                 continue;
+            } else if key.is("remote_prefill_cached_tokens") && kind == Kind::Number {
+                cached_tokens = self.number("")?.unwrap_or(0.0).max(0.0) as u64;
+                continue;
             }
             self.cursor.skip().map_err(json)?;
         }
@@ -180,6 +184,7 @@ impl<'a> Reader<'a> {
                 engine,
                 request,
                 blocks,
+                cached_tokens,
             }),
             // Without all it needs vLLM warns in its log, and decodes alone.
             (true, ..) => Transfer::None,

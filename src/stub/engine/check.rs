@@ -34,6 +34,7 @@ impl Engine {
         let mut plan = Plan {
             seed: text::seed(&ids),
             prompt_tokens: ids.len() as u64,
+            cached_tokens: 0,
             tokens: 1,
             finish: Finish::Length,
             interval: 1,

@@ -11,13 +11,16 @@ use crate::stub::stream::Next;
 impl Whole {
     /// Whether it is ready, or when to ask again: then, or when [`Whole::seat`] has changed.
     pub fn poll(&mut self, now: Instant) -> Next {
+        if let Some(next) = self.stands(now) {
+            return next;
+        }
         if let Some((seat, rest)) = self.meets.as_deref() {
             match seat.poll(now) {
                 Standing::Waits(until) => return Next::At(until),
                 Standing::Ready(at) => self.ready_at = at + *rest,
                 Standing::Failed(fault) => {
                     self.answer = dialect::refused(self.dialect, &sglang::unmet(seat, fault));
-                    self.resident = None;
+                    self.pending = None;
                     self.meets = None;
                     self.ready_at = now;
                 }

@@ -6,6 +6,7 @@ use super::Engine;
 use crate::base::time::Instant;
 use crate::base::units::Dialect;
 use crate::stub::answer::{Answer, JSON};
+use crate::stub::faults::Leg;
 use crate::stub::handoff::Handoffs;
 use crate::stub::vllm::pages;
 use crate::stub::{openai, sglang};
@@ -33,6 +34,17 @@ const SGLANG: [&[u8]; 9] = [
 ];
 
 const OPENAI: [&[u8]; 3] = [b"/health", b"/metrics", b"/v1/models"];
+
+/// What a page is called in fault scripts.
+pub(super) fn leg(path: &[u8]) -> Leg {
+    match path {
+        b"/health" | b"/ping" | b"/health_generate" => Leg::Health,
+        b"/v1/models" => Leg::Models,
+        b"/metrics" => Leg::Metrics,
+        b"/version" => Leg::Version,
+        _ => Leg::Other,
+    }
+}
 
 impl Engine {
     /// Everything that is no completion and no `/tokenize`.
@@ -115,7 +127,8 @@ impl Engine {
         pages::Gauges {
             start_unix_s: self.setup.epoch_unix_s as f64 + self.started.nanos() as f64 / 1e9,
             running: load.running() - waiting,
-            waiting,
+            waiting: waiting + load.in_line(),
+            preempted: load.preempted.get(),
             kv_tokens,
             kv_tokens_max: u64::from(self.setup.blocks) * u64::from(self.setup.block_tokens),
             block_tokens: self.setup.block_tokens,

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use crate::base::units::{Dialect, Role};
-use crate::stub::profile::Profile;
+use crate::stub::faults::Script;
+use crate::stub::profile::{Bounds, Profile};
 use crate::stub::rooms;
+use crate::stub::stream::Merge;
 
 /// What an engine is told at start.
 #[derive(Clone, Debug)]
@@ -21,6 +23,12 @@ pub struct Setup {
     pub block_tokens: u32,
     pub blocks: u32,
     pub profile: Profile,
+    pub bounds: Bounds,
+    pub merge: Merge,
+    /// Silence after which a stream carries a comment (vLLM's `--sse-keep-alive-interval`).
+    pub keep_alive: Option<Duration>,
+    /// What goes wrong on purpose.
+    pub faults: Script,
     /// Whether a KV connector is there. Without one handoff parameters are ignored, as vLLM does.
     pub connector: bool,
     /// How long a leg waits for the other one of its room (SGLang).
@@ -46,6 +54,10 @@ impl Default for Setup {
             block_tokens: 16,
             blocks: 131_072,
             profile: Profile::default(),
+            bounds: Bounds::default(),
+            merge: Merge::default(),
+            keep_alive: None,
+            faults: Script::default(),
             connector: true,
             room_wait: rooms::WAIT,
             host: "127.0.0.1".into(),

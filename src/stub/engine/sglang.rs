@@ -10,7 +10,7 @@ use crate::base::time::Instant;
 use crate::base::units::{Dialect, Role};
 use crate::stub::ask::{Ask, Route};
 use crate::stub::handoff::Handoffs;
-use crate::stub::load::Resident;
+use crate::stub::load::{Begin, Resident};
 use crate::stub::refusal::Refusal;
 use crate::stub::rooms::{Party, Side};
 use crate::stub::sglang;
@@ -47,7 +47,7 @@ impl Engine {
     pub(super) fn meet(
         &mut self,
         now: Instant,
-        job: Job,
+        mut job: Job,
         ask: &Ask,
         handoffs: &mut Handoffs,
     ) -> Result<Reply, Refusal> {
@@ -70,18 +70,17 @@ impl Engine {
         resident.hold_rid(rid.clone());
         let faked = ask.bootstrap_host.as_deref() == Some(FAKE_HOST);
         let Some((side, number)) = room.filter(|_| !faked) else {
-            let first_at = self.load.read_prompt(now, &profile, plan.prompt_tokens);
-            return Ok(self.begin(now, job, resident, first_at, None, None));
+            let begin = Begin::Read(self.unknown(&mut job));
+            return Ok(self.begin(now, job, (resident, begin), None, None));
         };
         if !handoffs.rooms.matched {
             handoffs.rooms.counts.unmatched += 1;
-            let read_at = match side {
-                Side::Prefill => self.load.read_prompt(now, &profile, plan.prompt_tokens),
+            let begin = match side {
+                Side::Prefill => Begin::ReadAndMove(self.unknown(&mut job)),
                 // As if an idle engine like this one had begun with it.
-                Side::Decode => now + profile.ttft(plan.prompt_tokens),
+                Side::Decode => Begin::FetchAfter(plan.prompt_tokens),
             };
-            let first_at = read_at + profile.transfer();
-            return Ok(self.begin(now, job, resident, first_at, None, None));
+            return Ok(self.begin(now, job, (resident, begin), None, None));
         }
         let party = Party {
             rid: rid.clone(),
@@ -92,7 +91,7 @@ impl Engine {
         };
         let wait = self.setup.room_wait;
         match handoffs.rooms.enter(now, number, side, party, wait) {
-            Ok(seat) => Ok(self.begin(now, job, resident, now, None, Some(seat))),
+            Ok(seat) => Ok(self.begin(now, job, (resident, Begin::Meet), None, Some(seat))),
             Err(fault) => {
                 let refusal = sglang::unmet_in(side, number, &rid, fault);
                 Ok(self.fail(now, &job, refusal))

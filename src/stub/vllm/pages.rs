@@ -56,6 +56,7 @@ pub struct Gauges {
     pub start_unix_s: f64,
     pub running: u64,
     pub waiting: u64,
+    pub preempted: u64,
     pub kv_tokens: u64,
     pub kv_tokens_max: u64,
     pub block_tokens: u32,
@@ -106,18 +107,25 @@ pub fn metrics(model: &str, g: &Gauges) -> Answer {
         "KV-cache usage. 1 means 100 percent usage.",
         g.kv_tokens as f64 / g.kv_tokens_max.max(1) as f64,
     );
-    one(
-        "vllm:prompt_tokens_total",
-        "counter",
-        "Number of prefill tokens processed.",
-        g.prompt_tokens as f64,
-    );
-    one(
-        "vllm:generation_tokens_total",
-        "counter",
-        "Number of generation tokens processed.",
-        g.generation_tokens as f64,
-    );
+    for (name, help, value) in [
+        (
+            "num_preemptions",
+            "Cumulative number of preemption from the engine.",
+            g.preempted,
+        ),
+        (
+            "prompt_tokens",
+            "Number of prefill tokens processed.",
+            g.prompt_tokens,
+        ),
+        (
+            "generation_tokens",
+            "Number of generation tokens processed.",
+            g.generation_tokens,
+        ),
+    ] {
+        one(&format!("vllm:{name}_total"), "counter", help, value as f64);
+    }
     for (name, help, value) in [
         (
             "used_again",
