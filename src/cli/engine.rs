@@ -12,7 +12,7 @@ use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -68,7 +68,10 @@ impl Server {
         let address = R::local_addr(&listener);
         let mut listener = Rc::new(listener);
         loop {
-            R::spawn(self.clone().watch::<R>(Rc::downgrade(&listener)));
+            // Nothing else closes a port.
+            if self.has_faults() {
+                R::spawn(self.clone().watch::<R>(Rc::downgrade(&listener)));
+            }
             self.accept_all::<R>(&listener).await;
             drop(listener);
             let Ok(address) = address else {
@@ -96,7 +99,7 @@ impl Server {
     }
 
     /// Closes the port when the engine's time has come.
-    async fn watch<R: Rt>(self, listener: std::rc::Weak<R::Listener>) {
+    async fn watch<R: Rt>(self, listener: Weak<R::Listener>) {
         loop {
             R::sleep(TICK).await;
             let Some(listener) = listener.upgrade() else {
@@ -150,6 +153,11 @@ impl Server {
         }
         // Ended by the client, by idleness, or after an answer that closes: all the same from here.
         while connection.exchange().await.is_some() {}
+    }
+
+    fn has_faults(&self) -> bool {
+        let world = self.world.borrow();
+        !world.engines[self.index].setup().faults.0.is_empty()
     }
 
     fn is_closed(&self) -> bool {

@@ -188,7 +188,7 @@ async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock, manner: M
         });
     }
     while serving.iter().any(|alive| alive.strong_count() > 0) {
-        Monoio::sleep(TICK).await;
+        Monoio::sleep(10 * TICK).await;
     }
 }
 

@@ -281,5 +281,37 @@ impl Shape {
     }
 }
 
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Any text, as a fault script and as a profile file: rules or faults, no panic, one line a fault.
+
+    use super::{Judge, Leg, parse};
+    use crate::config::{Errors, Format};
+    use crate::stub::profile;
+
+    pub fn fuzz(data: &[u8]) {
+        let text = String::from_utf8_lossy(data);
+        let lines = |errors: &Errors| {
+            assert!(!errors.0.is_empty());
+            assert_eq!(errors.to_string().lines().count(), errors.0.len());
+        };
+        for format in [Format::Json, Format::Toml] {
+            match parse("f", &text, format) {
+                Ok(script) => {
+                    let mut judge = Judge::new(&script, 0);
+                    for leg in Leg::ALL {
+                        let injected = judge.request(*leg);
+                        assert!(injected.steps.len() <= script.0.len());
+                    }
+                }
+                Err(errors) => lines(&errors),
+            }
+            if let Err(errors) = profile::parse("f", &text, format) {
+                lines(&errors);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

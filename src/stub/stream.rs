@@ -10,6 +10,8 @@ mod ends;
 
 mod event;
 
+mod meeting;
+
 mod shape;
 
 pub use self::event::put_integer;
@@ -20,8 +22,7 @@ use crate::stub::faults;
 use crate::stub::load::{Begin, Finish, LOOK, Resident};
 use crate::stub::profile::Profile;
 use crate::stub::refusal::Refusal;
-use crate::stub::rooms::{Seat, Standing};
-use crate::stub::sglang;
+use crate::stub::rooms::Seat;
 use crate::stub::text;
 
 /// What is to be generated.
@@ -202,18 +203,6 @@ impl Stream {
         }
     }
 
-    /// The first token comes when the leg of `seat` has met the other.
-    pub(super) fn seated(mut self, seat: Seat) -> Self {
-        self.seat = Some(seat);
-        self.waiting = true;
-        self
-    }
-
-    /// What may end a wait early.
-    pub fn seat(&self) -> Option<&Seat> {
-        self.seat.as_ref().filter(|_| self.waiting)
-    }
-
     /// Whether the response's head goes out with the first event, not before.
     pub fn holds_head(&self) -> bool {
         self.shape.holds_head
@@ -302,23 +291,6 @@ impl Stream {
             Made::Wait(at) => Some(at),
             Made::Event | Made::Done => None,
         }
-    }
-
-    /// Until when the other leg keeps this one waiting.
-    fn wait(&mut self, now: Instant) -> Option<Instant> {
-        let seat = self.seat()?;
-        match seat.poll(now) {
-            Standing::Waits(until) => return Some(until),
-            Standing::Ready(at) => self.due = at,
-            Standing::Failed(fault) => {
-                let refusal = sglang::unmet(seat, fault);
-                self.failed.get_or_insert(refusal);
-                self.resident = None;
-                self.due = now;
-            }
-        }
-        self.waiting = false;
-        None
     }
 
     /// One event, or one token that makes none.

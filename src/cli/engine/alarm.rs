@@ -28,7 +28,7 @@ impl Alarm {
     pub fn ring(&self) {
         self.rung.set(self.rung.get() + 1);
         let wakers: Vec<Waker> = self
-            .seats
+            .ears
             .borrow_mut()
             .iter_mut()
             .filter_map(Option::take)

@@ -215,3 +215,38 @@ fn the_readme_names_every_word() {
         assert!(section.contains(&format!("`{word}`")), "{word}");
     }
 }
+
+#[test]
+fn fuzz_seeds() {
+    for seed in [
+        r#"{"schema":"narwhal.faults","schema_version":1,"rules":[{"do":"hang","at":"accept"},{"do":"x\ny"}]}"#,
+        r#"{"schema":"narwhal.profiles","schema_version":1,"profiles":[{"iid":"e0","ttft_a":-1e999}]}"#,
+        "schema = \"narwhal.faults\"\nschema_version = 1\n[[rules]]\ndo = \"raw\"\nhex = \"\u{e9}\"\n",
+        r#"{"rules":{"a":[]},"rules":7}"#,
+        "[",
+    ] {
+        fuzzing::fuzz(seed.as_bytes());
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn fuzz_members(members in proptest::collection::vec(
+        (
+            proptest::sample::select(vec![
+                "leg", "nth", "at", "events", "do", "what", "hex", "status", "token_ids", "interim", "framing", "x",
+            ]),
+            proptest::sample::select(vec![
+                "1", "-1", "1.5", "null", "\"event\"", "\"insert\"", "\"error\"", "\"accept\"", "\"role\"", "\"0\"", "[100]", "{}",
+            ]),
+        ),
+        0..6,
+    )) {
+        let members: Vec<String> = members.iter().map(|(k, v)| format!("\"{k}\":{v}")).collect();
+        let text = format!(
+            r#"{{"schema":"narwhal.faults","schema_version":1,"rules":[{{{}}}]}}"#,
+            members.join(",")
+        );
+        fuzzing::fuzz(text.as_bytes());
+    }
+}
