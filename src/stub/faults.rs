@@ -24,7 +24,7 @@
 //! | `close`, `reset` | the connection ends, with FIN or RST |
 //! | `hang` | nothing more comes, the connection stays |
 //! | `pause` | nothing comes for `pause_ms`, then it goes on |
-//! | `error` | the request fails with `status` and `message`: at `head` the answer, later an event and `[DONE]`; a whole answer says it in a 200 |
+//! | `error` | it fails with `status` and `message`: at `head` as the answer, later as an event and `[DONE]` (whole: in a 200) |
 //! | `error_ok` | (`head`) 200 with the error as plain JSON, for a stream too |
 //! | `eof` | the body ends as it should, without what was still to come |
 //! | `done` | `[DONE]` and the end come at once |

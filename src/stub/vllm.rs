@@ -69,18 +69,7 @@ pub fn shape(
         ",\"system_fingerprint\":{}}}\n\n",
         quoted(names.fingerprint)
     );
-    let cached = plan.cached_tokens;
-    let details = if chat {
-        format!(
-            concat!(
-                r#","prompt_tokens_details":{{"cached_tokens":{},"created_cache_tokens":0}},"#,
-                r#""completion_tokens_details":{{"reasoning_tokens":0}}}}"#
-            ),
-            cached
-        )
-    } else {
-        format!(r#","prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#)
-    };
+    let details = details(chat, plan);
     let running_tail = if chat {
         r#","completion_tokens_details":{"reasoning_tokens":0}}"#
     } else {
@@ -118,6 +107,21 @@ pub fn shape(
         completion_shape(&mut shape, &envelope, plan, prompt_ids);
     }
     shape
+}
+
+/// What the usage event says behind its counts.
+fn details(chat: bool, plan: &Plan) -> String {
+    let cached = plan.cached_tokens;
+    if !chat {
+        return format!(r#","prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#);
+    }
+    format!(
+        concat!(
+            r#","prompt_tokens_details":{{"cached_tokens":{},"created_cache_tokens":0}},"#,
+            r#""completion_tokens_details":{{"reasoning_tokens":0}}}}"#
+        ),
+        cached
+    )
 }
 
 fn chat_shape(shape: &mut Shape, envelope: &str, plan: &Plan, prompt_ids: &[u32]) {

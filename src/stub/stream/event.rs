@@ -71,7 +71,27 @@ impl Stream {
             (Some((_, close)), true) => close,
         };
         out.extend_from_slice(rest);
-        let bad = self.bad_ids.filter(|(events, _)| self.events >= *events);
+        self.ids(from, to, out);
+        if from == 0 {
+            out.extend_from_slice(&shape.first_tail);
+        }
+        out.extend_from_slice(shape.close.as_bytes());
+        if let Some(usage) = &shape.running_usage {
+            put_usage(usage, &self.plan, to, out);
+        }
+        if last {
+            out.extend_from_slice(&shape.last_end);
+        } else {
+            out.extend_from_slice(shape.end.as_bytes());
+        }
+    }
+
+    /// The ids of the tokens `from..to`, or what stands in their place.
+    fn ids(&self, from: u64, to: u64, out: &mut Vec<u8>) {
+        let shape = &self.shape;
+        let bad = self
+            .bad_ids
+            .filter(|(events, _)| self.events >= *events && (self.plan.ids || !shape.no_ids));
         if let Some((_, bad)) = bad {
             match bad.json() {
                 Some(json) => out.extend_from_slice(json.as_bytes()),
@@ -89,18 +109,6 @@ impl Stream {
             out.push(b']');
         } else if !shape.no_ids {
             out.extend_from_slice(b"null");
-        }
-        if from == 0 {
-            out.extend_from_slice(&shape.first_tail);
-        }
-        out.extend_from_slice(shape.close.as_bytes());
-        if let Some(usage) = &shape.running_usage {
-            put_usage(usage, &self.plan, to, out);
-        }
-        if last {
-            out.extend_from_slice(&shape.last_end);
-        } else {
-            out.extend_from_slice(shape.end.as_bytes());
         }
     }
 }

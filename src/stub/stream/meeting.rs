@@ -9,7 +9,7 @@ use crate::stub::sglang;
 
 impl Stream {
     /// The first token comes when the leg of `seat` has met the other.
-    pub(super) fn seated(mut self, seat: Seat) -> Self {
+    pub(in crate::stub) fn seated(mut self, seat: Seat) -> Self {
         self.seat = Some(seat);
         self.waiting = true;
         self

@@ -107,63 +107,21 @@ pub fn metrics(model: &str, g: &Gauges) -> Answer {
         "KV-cache usage. 1 means 100 percent usage.",
         g.kv_tokens as f64 / g.kv_tokens_max.max(1) as f64,
     );
-    for (name, help, value) in [
-        (
-            "num_preemptions",
-            "Cumulative number of preemption from the engine.",
-            g.preempted,
-        ),
-        (
-            "prompt_tokens",
-            "Number of prefill tokens processed.",
-            g.prompt_tokens,
-        ),
-        (
-            "generation_tokens",
-            "Number of generation tokens processed.",
-            g.generation_tokens,
-        ),
-    ] {
-        one(&format!("vllm:{name}_total"), "counter", help, value as f64);
+    for (name, help, value) in counters(g) {
+        one(name, "counter", help, value as f64);
     }
-    for (name, help, value) in [
-        (
-            "used_again",
-            "Handoffs that were used before.",
-            g.handoffs_used_again,
-        ),
-        (
-            "late",
-            "Handoffs that were used after their lease.",
-            g.handoffs_late,
-        ),
-        (
-            "astray",
-            "Handoffs with other blocks than were offered.",
-            g.handoffs_astray,
-        ),
-        (
-            "orphaned",
-            "Handoffs whose lease ended without a use.",
-            g.handoffs_orphaned,
-        ),
-    ] {
-        let name = format!("narwhal_stub_handoffs_{name}_total");
-        one(&name, "counter", help, value as f64);
-    }
-    let stop = format!(
-        r#"engine="0",finished_reason="stop",model_name={}"#,
-        quoted(model)
-    );
-    let length = format!(
-        r#"engine="0",finished_reason="length",model_name={}"#,
-        quoted(model)
-    );
+    let ended = |reason: &str| {
+        let model = quoted(model);
+        format!(r#"engine="0",finished_reason="{reason}",model_name={model}"#)
+    };
     family(
         "vllm:request_success_total",
         "counter",
         "Count of successfully processed requests.",
-        &[(&stop, g.stopped as f64), (&length, g.cut as f64)],
+        &[
+            (&ended("stop"), g.stopped as f64),
+            (&ended("length"), g.cut as f64),
+        ],
     );
     let cache = format!(
         r#"block_size="{}",engine="0",kv_cache_size_tokens="{}",num_gpu_blocks="{}""#,
@@ -182,4 +140,45 @@ pub fn metrics(model: &str, g: &Gauges) -> Answer {
         &[("", g.start_unix_s)],
     );
     Answer::new(200, METRICS, out.into_bytes())
+}
+
+/// The counters without labels of their own; `narwhal_stub_…` are ours, not vLLM's.
+fn counters(g: &Gauges) -> [(&'static str, &'static str, u64); 7] {
+    [
+        (
+            "vllm:num_preemptions_total",
+            "Cumulative number of preemption from the engine.",
+            g.preempted,
+        ),
+        (
+            "vllm:prompt_tokens_total",
+            "Number of prefill tokens processed.",
+            g.prompt_tokens,
+        ),
+        (
+            "vllm:generation_tokens_total",
+            "Number of generation tokens processed.",
+            g.generation_tokens,
+        ),
+        (
+            "narwhal_stub_handoffs_used_again_total",
+            "Handoffs that were used before.",
+            g.handoffs_used_again,
+        ),
+        (
+            "narwhal_stub_handoffs_late_total",
+            "Handoffs that were used after their lease.",
+            g.handoffs_late,
+        ),
+        (
+            "narwhal_stub_handoffs_astray_total",
+            "Handoffs with other blocks than were offered.",
+            g.handoffs_astray,
+        ),
+        (
+            "narwhal_stub_handoffs_orphaned_total",
+            "Handoffs whose lease ended without a use.",
+            g.handoffs_orphaned,
+        ),
+    ]
 }
