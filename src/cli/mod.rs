@@ -73,6 +73,8 @@ fn init_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     // A second call, as in tests that run several commands, keeps the first log.
     let _ = tracing_subscriber::fmt()
+        // Logs are read by machines, whatever features other crates switch on.
+        .with_ansi(false)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_target(false)

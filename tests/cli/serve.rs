@@ -62,16 +62,6 @@ fn settings_that_are_not_built_are_refused_by_name() {
         (open, "\"serving\": {}", "serving.admission"),
         (
             open,
-            "\"serving\": {\"admission\": \"open\", \"queue_capacity\": 5, \"queue_timeout_s\": 1}",
-            "serving.queue_capacity",
-        ),
-        (
-            open,
-            "\"serving\": {\"admission\": \"open\", \"decode_concurrency\": 2}",
-            "serving.prefill_concurrency, decode_concurrency",
-        ),
-        (
-            open,
             "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"cors_origins\": [\"*\"]}",
             "runtime.cors_origins",
         ),
