@@ -2,7 +2,7 @@
 //!
 //! A connection in a line is woken to look: its permit may have come, or the router is held and the wait is over. A wait has a bound of
 //! its own beside the request's deadline: `queue_timeout_s` for a seat, the handoff's age for decode. Whoever leaves gives its place up at
-//! once. Invariant: `place.is_some()` ⇒ no leg of this exchange is at work but those of the attempt that waits.
+//! once. Invariant: `place_in_line.is_some()` ⇒ no leg of this exchange is at work.
 
 use super::Stage;
 use super::accept::Connection;
@@ -46,21 +46,21 @@ impl Exchange {
         let Some(place) = self.place_in_line else {
             return;
         };
+        // A router that drains finishes what it has taken in; one that may not serve does not, not even what was let in just now.
+        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
+        if let Some(standing) = held {
+            return self.refuse_held(cx, standing);
+        }
         if let Some(permit) = cx.shard.claim(place) {
             self.place_in_line = None;
             cx.io.timers.clear(Timer::Wait);
-            return match place.0 {
+            match place.0 {
                 Awaited::Seat => self.seated(cx, permit),
                 Awaited::Phase(engine, phase) => {
                     self.phases[phase as usize] = Some(InPhase { engine, permit });
                     self.advance_legs(cx);
                 }
-            };
-        }
-        // A router that drains finishes what it has taken in; one that may not serve does not.
-        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
-        if let (Awaited::Seat, Some(standing)) = (place.0, held) {
-            self.refuse_held(cx, standing);
+            }
         }
     }
 
@@ -164,7 +164,8 @@ impl Exchange {
             }
             Asked::Waits(ticket) => {
                 let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
-                let bound = bound.filter(|_| !self.handoff.params.is_empty());
+                let rides = !self.handoff.params.is_empty() && self.handoff_rides();
+                let bound = bound.filter(|_| rides);
                 let bound = bound.map(|bound| self.handoff.made + bound);
                 self.wait_in_line(cx, (Awaited::Phase(engine, phase), ticket), bound);
                 false
