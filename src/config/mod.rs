@@ -32,6 +32,10 @@ mod engines;
 
 pub mod topology;
 
+pub(crate) mod rows;
+
+pub mod profiles;
+
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +45,7 @@ pub use checked::{
     RuntimeSettings, Serving, Slo, Tls,
 };
 pub use fault::{ConfigError, Errors};
+pub use profiles::Profile;
 pub use source::Format;
 pub use topology::{EngineView, Snapshot};
 pub use url::Url;

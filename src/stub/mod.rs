@@ -22,8 +22,6 @@
 //!
 //! A dialect is a module like `vllm` that fills a [`stream::Shape`] and writes whole answers; the rest is common to all.
 
-pub(crate) mod file;
-
 pub mod profile;
 
 pub mod text;

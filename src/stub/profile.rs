@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use super::file::{self, Key, Table, Want};
-use crate::config::{Errors, Format};
+use crate::config::{Errors, Format, profiles};
 
 /// Cost curves of one engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -76,45 +75,33 @@ pub struct Named {
     pub bounds: Bounds,
 }
 
-/// Reads a profile file (schema `narwhal.profiles`), as `narwhal profile` writes it. `file` is only its name in messages.
+/// Reads a profile file, as `narwhal profile` writes it. `file` is only its name in messages.
 pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Named>, Errors> {
-    file::read(
-        (file, text, format),
-        ("narwhal.profiles", "profiles"),
-        |node, shown, faults| {
-            let table = Table::read(node, shown, KEYS, faults)?;
-            let real = |name| table.real(name).unwrap_or(0.0);
-            let count = |name| table.count(name).unwrap_or(0);
-            for (low, high) in [
-                ("decode_min_requests", "decode_max_requests"),
-                ("decode_min_kv_tokens", "decode_max_kv_tokens"),
-            ] {
-                if table.has(low) && table.has(high) && count(low) > count(high) {
-                    let fault = faults.add(table.at(low), &table.path(low), "out of range");
-                    fault.found = count(low).to_string();
-                    fault.allowed = format!("1 to the value of {high}, {}", count(high));
-                }
-            }
-            Some(Named {
-                iid: table.text("iid")?.to_owned(),
-                profile: Profile {
-                    ttft_a: real("ttft_a"),
-                    ttft_b: real("ttft_b"),
-                    ttft_c: real("ttft_c"),
-                    tpot_slope: real("tpot_slope"),
-                    tpot_request_slope: real("tpot_request_slope"),
-                    tpot_intercept: real("tpot_intercept"),
-                    transfer_s: 0.0,
-                    prefill_serial: true,
-                },
-                bounds: Bounds {
-                    requests_max: count("decode_max_requests"),
-                    kv_tokens_max: count("kv_capacity_tokens"),
-                    cached_tokens_max: count("kv_capacity_tokens"),
-                },
-            })
-        },
-    )
+    let rows = profiles::parse(file, text, format)?;
+    Ok(rows.into_iter().map(Named::from).collect())
+}
+
+impl From<profiles::Profile> for Named {
+    fn from(row: profiles::Profile) -> Self {
+        Named {
+            iid: row.iid,
+            profile: Profile {
+                ttft_a: row.ttft_a,
+                ttft_b: row.ttft_b,
+                ttft_c: row.ttft_c,
+                tpot_slope: row.tpot_slope,
+                tpot_request_slope: row.tpot_request_slope,
+                tpot_intercept: row.tpot_intercept,
+                transfer_s: 0.0,
+                prefill_serial: true,
+            },
+            bounds: Bounds {
+                requests_max: row.decode_max_requests,
+                kv_tokens_max: row.kv_capacity_tokens,
+                cached_tokens_max: row.kv_capacity_tokens,
+            },
+        }
+    }
 }
 
 /// The row for `iid`, or the only one where none is named; else what is wrong, in words.
@@ -134,40 +121,6 @@ pub fn choose<'r>(rows: &'r [Named], iid: Option<&str>) -> Result<&'r Named, Str
             .ok_or_else(|| format!("no profile of {iid:?}, found {}", names().join(", "))),
     }
 }
-
-const COEFFICIENT: Want = Want::Real(-1e6, 1e6);
-const TOKENS: Want = Want::Count(1, 1 << 50);
-const ERROR: Want = Want::Real(0.0, 1e6);
-
-/// Seconds and tokens throughout.
-const KEYS: &[Key] = &[
-    Key::new("iid", Want::Text).must(),
-    Key::new("ttft_a", COEFFICIENT)
-        .unit("seconds per token squared")
-        .must(),
-    Key::new("ttft_b", COEFFICIENT)
-        .unit("seconds per token")
-        .must(),
-    Key::new("ttft_c", COEFFICIENT).unit("seconds").must(),
-    Key::new("tpot_slope", COEFFICIENT)
-        .unit("seconds per KV token")
-        .must(),
-    Key::new("tpot_request_slope", COEFFICIENT).unit("seconds per request"),
-    Key::new("tpot_intercept", COEFFICIENT)
-        .unit("seconds")
-        .must(),
-    Key::new("kv_capacity_tokens", TOKENS).unit("tokens").must(),
-    Key::new("decode_min_requests", TOKENS).unit("requests"),
-    Key::new("decode_max_requests", TOKENS)
-        .unit("requests")
-        .must(),
-    Key::new("decode_min_kv_tokens", TOKENS).unit("tokens"),
-    Key::new("decode_max_kv_tokens", TOKENS).unit("tokens"),
-    // Measured errors and the digest are a router's business.
-    Key::new("decode_fit_mape", ERROR),
-    Key::new("decode_cv_mape", ERROR),
-    Key::new("generation_digest", Want::Text),
-];
 
 /// A day: longer than any request lives, short enough that sums cannot overflow.
 pub const DURATION_MAX: Duration = Duration::from_secs(86_400);

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use super::{At, BadHandoff, BadIds, Do, Leg, Rule, Script, Shape, Step, What};
 use crate::config::fault::Faults;
+use crate::config::rows::{self, Key, Table, Want};
 use crate::config::source::{Node, Value};
 use crate::config::{Errors, Format};
 use crate::stub::answer::Framing;
-use crate::stub::file::{self, Key, Table, Want};
 
 /// Reads a fault script (schema `narwhal.faults`). `file` is only its name in messages.
 pub fn parse(file: &str, text: &str, format: Format) -> Result<Script, Errors> {
-    file::read((file, text, format), ("narwhal.faults", "rules"), rule).map(Script)
+    rows::read((file, text, format), ("narwhal.faults", "rules"), rule).map(Script)
 }
 
 const COUNT: Want = Want::Count(1, 1 << 40);

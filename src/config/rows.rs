@@ -1,13 +1,13 @@
-//! The simulated engine's own files (profiles, fault scripts), read as strictly as the fleet file and with the same words: file,
+//! Files that are a list of tables (profiles, fault scripts), read as strictly as the fleet file and with the same words: file,
 //! line, column, key, what was found, what is allowed, and a hint where a name is nearly right. Owns the walk over one table;
 //! JSON and TOML both come from the fleet file's reader. Pure.
 //!
 //! Invariant: what a getter returns lies in its key's range; a name that starts with `_` is an annotation and is passed over.
 
-use crate::config::fault::Faults;
-use crate::config::keys::distance;
-use crate::config::source::{self, Node, Value};
-use crate::config::{Errors, Format};
+use super::fault::Faults;
+use super::keys::distance;
+use super::source::{self, Node, Value};
+use super::{Errors, Format};
 
 /// One name that a table may hold.
 #[derive(Debug)]

@@ -1,0 +1,214 @@
+//! Profiles: what each engine was measured to cost (schema `narwhal.profiles`). Read as strictly as the fleet file; pure.
+//!
+//! Seconds and tokens throughout: `prefill(n) = a·n² + b·n + c`, `interval(kv, r) = slope·kv + request_slope·r + intercept`.
+//! Invariant: `decode_min_… ≤ decode_max_…`; every duration that comes out is finite and at least 0.
+
+use std::path::Path;
+
+use super::rows::{self, Key, Table, Want};
+use super::{Errors, Format};
+
+/// One engine's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    pub iid: String,
+    pub ttft_a: f64,
+    pub ttft_b: f64,
+    pub ttft_c: f64,
+    pub tpot_slope: f64,
+    pub tpot_request_slope: f64,
+    pub tpot_intercept: f64,
+    /// What was measured: outside of it the curves are a guess.
+    pub decode_min_requests: u64,
+    pub decode_max_requests: u64,
+    pub decode_min_kv_tokens: u64,
+    pub decode_max_kv_tokens: u64,
+    pub kv_capacity_tokens: u64,
+    /// Mean absolute error of the fit, and leaving one out, as parts of 1.
+    pub decode_fit_mape: Option<f64>,
+    pub decode_cv_mape: Option<f64>,
+    pub generation_digest: Option<String>,
+}
+
+impl Profile {
+    /// Seconds to read a prompt.
+    pub fn prefill_s(&self, tokens: u64) -> f64 {
+        let n = tokens as f64;
+        seconds((self.ttft_a * n + self.ttft_b) * n + self.ttft_c)
+    }
+
+    /// Seconds from one token to the next.
+    pub fn interval_s(&self, kv_tokens: u64, requests: u64) -> f64 {
+        seconds(
+            self.tpot_slope * kv_tokens as f64
+                + self.tpot_request_slope * requests as f64
+                + self.tpot_intercept,
+        )
+    }
+
+    /// KV at which `correction × interval` reaches `target_s` with so many requests, within what was measured.
+    pub fn headroom_tokens(&self, correction: f64, requests: u64, target_s: f64) -> f64 {
+        let (least, most) = (
+            self.decode_min_kv_tokens as f64,
+            self.decode_max_kv_tokens as f64,
+        );
+        if self.tpot_slope <= 0.0 {
+            return most;
+        }
+        let fixed = self.tpot_request_slope * requests as f64 + self.tpot_intercept;
+        ((target_s / correction - fixed) / self.tpot_slope).clamp(least, most)
+    }
+}
+
+/// Reads a profile file; its name says the format.
+pub fn load(path: &Path) -> Result<Vec<Profile>, Errors> {
+    let file = path.display().to_string();
+    let format = Format::of(path)
+        .ok_or_else(|| Errors::of_file(&file, "the name must end in .json or .toml"))?;
+    let bytes = super::read(path)
+        .map_err(|why| Errors::of_file(&file, format!("cannot be read: {why}")))?;
+    let text = String::from_utf8(bytes).map_err(|_| Errors::of_file(&file, "is not UTF-8"))?;
+    parse(&file, &text, format)
+}
+
+/// `file` is only its name in messages.
+pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Profile>, Errors> {
+    let schema = ("narwhal.profiles", "profiles");
+    rows::read((file, text, format), schema, |node, shown, faults| {
+        let table = Table::read(node, shown, KEYS, faults)?;
+        let real = |name| table.real(name).unwrap_or(0.0);
+        let count = |name| table.count(name);
+        for (low, high) in [
+            ("decode_min_requests", "decode_max_requests"),
+            ("decode_min_kv_tokens", "decode_max_kv_tokens"),
+        ] {
+            if let (Some(least), Some(most)) = (count(low), count(high))
+                && least > most
+            {
+                let fault = faults.add(table.at(low), &table.path(low), "out of range");
+                fault.found = least.to_string();
+                fault.allowed = format!("1 to the value of {high}, {most}");
+            }
+        }
+        let capacity = count("kv_capacity_tokens").unwrap_or(1);
+        Some(Profile {
+            iid: table.text("iid")?.to_owned(),
+            ttft_a: real("ttft_a"),
+            ttft_b: real("ttft_b"),
+            ttft_c: real("ttft_c"),
+            tpot_slope: real("tpot_slope"),
+            tpot_request_slope: real("tpot_request_slope"),
+            tpot_intercept: real("tpot_intercept"),
+            decode_min_requests: count("decode_min_requests").unwrap_or(1),
+            decode_max_requests: count("decode_max_requests").unwrap_or(1),
+            decode_min_kv_tokens: count("decode_min_kv_tokens").unwrap_or(1),
+            decode_max_kv_tokens: count("decode_max_kv_tokens").unwrap_or(capacity),
+            kv_capacity_tokens: capacity,
+            decode_fit_mape: table.real("decode_fit_mape"),
+            decode_cv_mape: table.real("decode_cv_mape"),
+            generation_digest: table.text("generation_digest").map(str::to_owned),
+        })
+    })
+}
+
+const COEFFICIENT: Want = Want::Real(-1e6, 1e6);
+const TOKENS: Want = Want::Count(1, 1 << 50);
+const ERROR: Want = Want::Real(0.0, 1e6);
+
+const KEYS: &[Key] = &[
+    Key::new("iid", Want::Text).must(),
+    Key::new("ttft_a", COEFFICIENT)
+        .unit("seconds per token squared")
+        .must(),
+    Key::new("ttft_b", COEFFICIENT)
+        .unit("seconds per token")
+        .must(),
+    Key::new("ttft_c", COEFFICIENT).unit("seconds").must(),
+    Key::new("tpot_slope", COEFFICIENT)
+        .unit("seconds per KV token")
+        .must(),
+    Key::new("tpot_request_slope", COEFFICIENT).unit("seconds per request"),
+    Key::new("tpot_intercept", COEFFICIENT)
+        .unit("seconds")
+        .must(),
+    Key::new("kv_capacity_tokens", TOKENS).unit("tokens").must(),
+    Key::new("decode_min_requests", TOKENS).unit("requests"),
+    Key::new("decode_max_requests", TOKENS)
+        .unit("requests")
+        .must(),
+    Key::new("decode_min_kv_tokens", TOKENS).unit("tokens"),
+    Key::new("decode_max_kv_tokens", TOKENS).unit("tokens"),
+    Key::new("decode_fit_mape", ERROR),
+    Key::new("decode_cv_mape", ERROR),
+    Key::new("generation_digest", Want::Text),
+];
+
+/// A day: longer than any request lives. `max` also turns NaN into 0.
+fn seconds(value: f64) -> f64 {
+    value.max(0.0).min(86_400.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = r#""iid":"e0","ttft_a":1e-6,"ttft_b":0.001,"ttft_c":0.01,"tpot_slope":1e-6,"tpot_request_slope":0.001,
+        "tpot_intercept":0.004,"kv_capacity_tokens":1000,"decode_max_requests":8"#;
+
+    fn file(row: &str) -> String {
+        format!(r#"{{"schema":"narwhal.profiles","schema_version":1,"profiles":[{{{row}}}]}}"#)
+    }
+
+    fn one(more: &str) -> Profile {
+        let text = file(&format!("{ROW}{more}"));
+        let rows = parse("p.json", &text, Format::Json).unwrap_or_else(|e| panic!("{e}"));
+        rows.into_iter().next().expect("a row")
+    }
+
+    // proves R-SCH-1
+    #[test]
+    fn curves_follow_their_formulas() {
+        let p = one("");
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got} {want}");
+        near(p.prefill_s(1_000), 1.0 + 1.0 + 0.01);
+        near(p.interval_s(1_000, 2), 0.001 + 0.002 + 0.004);
+        assert_eq!((p.decode_min_kv_tokens, p.decode_max_kv_tokens), (1, 1_000));
+        // 4 ms + 2 ms are fixed with two requests.
+        near(p.headroom_tokens(1.0, 2, 0.006_5), 500.0);
+        near(p.headroom_tokens(2.0, 2, 0.013), 500.0);
+        near(p.headroom_tokens(1.0, 2, 1.0), 1_000.0);
+        near(p.headroom_tokens(1.0, 2, 0.0), 1.0);
+        let flat = Profile {
+            tpot_slope: 0.0,
+            ..p.clone()
+        };
+        near(flat.headroom_tokens(1.0, 2, 0.0), 1_000.0);
+        let odd = Profile {
+            ttft_c: f64::NAN,
+            tpot_intercept: -1e6,
+            ..p
+        };
+        assert_eq!((odd.prefill_s(1), odd.interval_s(1, 1)), (0.0, 0.0));
+    }
+
+    // proves R-SCH-1
+    #[test]
+    fn faults_are_named() {
+        let rows = [
+            (ROW.replace("0.001", "\"x\""), "profiles[0].ttft_b"),
+            (ROW.replace("\"iid\":\"e0\",", ""), "profiles[0].iid"),
+            (
+                format!("{ROW},\"decode_min_requests\":9"),
+                "1 to the value of decode_max_requests, 8",
+            ),
+            (format!("{ROW},\"tpot_sloppe\":1"), "tpot_slope"),
+            (ROW.replace("1000", "0"), "kv_capacity_tokens"),
+            (ROW.replace("0.004", "1e999"), "tpot_intercept"),
+            (ROW.replace("0.004", "NaN"), "p.json"),
+        ];
+        for (row, want) in rows {
+            let errors = parse("p.json", &file(&row), Format::Json).expect_err(want);
+            assert!(errors.to_string().contains(want), "{want} in {errors}");
+        }
+    }
+}
