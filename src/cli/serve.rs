@@ -4,13 +4,15 @@
 //! memory that clients can make it hold. What this version does not do yet is refused here by name, never passed over.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use super::Failure;
 use super::flags;
 use super::router::{self, Plan};
 use crate::base::limits;
 use crate::config;
-use crate::config::checked::{Admission, Fleet};
+use crate::config::checked::Fleet;
+use crate::config::profiles;
 use crate::config::topology::Snapshot;
 use crate::control::resolve;
 
@@ -34,7 +36,7 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
     override_runtime(&mut fleet, &args)?;
     supported(&fleet)
         .map_err(|why| Failure::config(format!("{}: {}", args.fleet.display(), why)))?;
-    let mut snapshot = Snapshot::new(1, fleet);
+    let mut snapshot = with_profiles(Snapshot::new(1, fleet), &args.fleet)?;
     for error in resolve::fill(&mut snapshot, &resolve::System) {
         tracing::warn!("{error}; legs and probes of its engines fail until it does");
     }
@@ -45,6 +47,28 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
         signals: true,
     };
     router::start(snapshot, plan)?.join()
+}
+
+/// Reads the profiles that the fleet names. Predictive admission needs one for every engine.
+fn with_profiles(snapshot: Snapshot, file: &Path) -> Result<Snapshot, Failure> {
+    let snapshot = match &snapshot.fleet.profiles_path {
+        None => snapshot,
+        Some(path) => {
+            let rows = profiles::load(path).map_err(Failure::config)?;
+            snapshot.with_profiles(rows)
+        }
+    };
+    let missing = snapshot.engines.iter().filter(|e| e.profile.is_none());
+    let missing: Vec<_> = missing.map(|e| e.iid.as_str()).collect();
+    if snapshot.is_predictive() && !missing.is_empty() {
+        let file = file.display();
+        return Err(Failure::config(format!(
+            "{file}: serving.admission: `predictive` (the default) needs a profile for every engine, and profiles.path has none for {}: \
+             add them to that file, or write \"open\"",
+            missing.join(", ")
+        )));
+    }
+    Ok(snapshot)
 }
 
 fn listen(fleet: &Fleet) -> Vec<SocketAddr> {
@@ -80,10 +104,6 @@ fn override_runtime(fleet: &mut Fleet, args: &flags::Serve) -> Result<(), Failur
 pub fn supported(fleet: &Fleet) -> Result<(), String> {
     let runtime = &fleet.runtime;
     let asks = [
-        (
-            fleet.serving.admission == Admission::Predictive,
-            "serving.admission: `predictive` (the default) is not available in this version; write \"open\"",
-        ),
         (
             !runtime.cors_origins.is_empty(),
             "runtime.cors_origins: CORS is not available in this version; leave it empty",

@@ -143,9 +143,13 @@ const KEYS: &[Key] = &[
     Key::new("generation_digest", Want::Text),
 ];
 
-/// A day: longer than any request lives. `max` also turns NaN into 0.
+/// At most a day, longer than any request lives. What is no number is 0.
 fn seconds(value: f64) -> f64 {
-    value.max(0.0).min(86_400.0)
+    if value > 0.0 {
+        value.min(86_400.0)
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]

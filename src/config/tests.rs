@@ -141,7 +141,6 @@ fn a_key_without_effect_is_named_when_it_is_set_to_something() {
         "profiles": {"path": "p"},
     });
     let want = [
-        "profiles.path",
         "recovery.eject_after",
         "recovery.health.min_samples",
         "recovery.state_path",

@@ -6,7 +6,8 @@
 use std::net::SocketAddr;
 
 use super::checked::{Engine, Fleet};
-use super::words::Role;
+pub use super::profiles::Profile;
+use super::words::{Admission, Role};
 use crate::base::units::EngineId;
 
 /// Everything a request needs to know of the fleet.
@@ -33,6 +34,8 @@ pub struct EngineView {
     pub port: u16,
     pub prefix: String,
     pub tls: bool,
+    /// What it was measured to cost.
+    pub profile: Option<Profile>,
 }
 
 impl Snapshot {
@@ -52,6 +55,25 @@ impl Snapshot {
 
     pub fn engine(&self, id: EngineId) -> Option<&EngineView> {
         self.engines.get(id.index())
+    }
+
+    /// Gives engines their profiles, by name; those of no engine are passed over.
+    pub fn with_profiles(mut self, profiles: Vec<Profile>) -> Self {
+        for profile in profiles {
+            if let Some(engine) = self.engines.iter_mut().find(|e| e.iid == profile.iid) {
+                engine.profile = Some(profile);
+            }
+        }
+        self
+    }
+
+    /// Whether each engine has one.
+    pub fn is_profiled(&self) -> bool {
+        self.engines.iter().all(|engine| engine.profile.is_some())
+    }
+
+    pub fn is_predictive(&self) -> bool {
+        self.fleet.serving.admission == Admission::Predictive
     }
 
     /// Where decode engines meet this prefill engine (SGLang).
@@ -84,6 +106,7 @@ impl EngineView {
             port: url.port,
             prefix: url.prefix.clone(),
             tls: url.tls,
+            profile: None,
         }
     }
 

@@ -2,3 +2,5 @@
 //! Never touches bytes, sockets or another shard's memory.
 
 pub mod pick;
+
+pub mod price;

@@ -1,10 +1,14 @@
 //! Placement: which engines run the legs of one attempt.
 //!
-//! Open placement takes the engine with the fewest outstanding tokens, ties by iid. Who may serve a role:
+//! By price where engines have profiles, else the engine with the fewest outstanding tokens; ties by iid. Who may serve a role:
 //! the live engines of that role; when none of them is pinned and live, every unpinned engine too, for both roles.
 //! A `both` engine runs one decode-shaped leg that contains the prefill, and takes part in no two-leg attempt.
 
+use std::cmp::Ordering;
+
+use super::price;
 use crate::base::units::{EngineId, Role};
+use crate::config::topology::Profile;
 
 /// One engine as placement sees it.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +20,8 @@ pub struct Candidate<'a> {
     /// Live, and not ejected or draining.
     pub available: bool,
     pub outstanding_tokens: u64,
+    pub load: price::Load,
+    pub profile: Option<&'a Profile>,
 }
 
 /// Engines that this request may not use, or would rather not.
@@ -35,11 +41,13 @@ pub enum Placement {
 }
 
 /// How engines are ranked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rank {
     LeastTokens,
     /// Starts at this count and goes round.
     RoundRobin(u64),
+    /// By what the request would cost there; every engine has a profile.
+    Price(price::Ask),
 }
 
 /// Places one attempt, or says that no engine is eligible.
@@ -97,7 +105,7 @@ pub fn least_busy(fleet: &[Candidate], usable: impl Fn(EngineId) -> bool) -> Opt
 pub fn role_is_served(fleet: &[Candidate], role: Role) -> bool {
     fleet
         .iter()
-        .any(|c| c.available && (c.role == Role::Both || serves(fleet, c, role)))
+        .any(|c| c.available && may_serve(fleet, c, role))
 }
 
 impl Avoid {
@@ -137,7 +145,7 @@ fn prefill<'a, 'f>(
             let reluctant = |c: &Candidate| avoid.producers.contains(&c.id);
             reluctant(a)
                 .cmp(&reluctant(b))
-                .then(rank.order(fleet.len(), a, b))
+                .then(rank.order_prefill(fleet.len(), a, b))
         })
 }
 
@@ -156,6 +164,11 @@ fn decode<'a, 'f>(
         })
 }
 
+/// Whether `c` may do the work of `role`, in a leg of its own or in one that does both.
+pub fn may_serve(fleet: &[Candidate], c: &Candidate, role: Role) -> bool {
+    c.role == Role::Both || serves(fleet, c, role)
+}
+
 /// Whether `c` may run a leg of `role` in a two-leg attempt.
 fn serves(fleet: &[Candidate], c: &Candidate, role: Role) -> bool {
     if c.role == Role::Both {
@@ -164,9 +177,35 @@ fn serves(fleet: &[Candidate], c: &Candidate, role: Role) -> bool {
     c.role == role || !c.pin && !fleet.iter().any(|o| o.role == role && o.pin && o.available)
 }
 
+/// Live ÷ profiled interval, until it is learned.
+pub const CORRECTION: f64 = 1.0;
+
 impl Rank {
-    fn order(self, engines: usize, a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    /// For prefill legs.
+    fn order_prefill(self, engines: usize, a: &Candidate, b: &Candidate) -> Ordering {
+        let Rank::Price(ask) = self else {
+            return self.order(engines, a, b);
+        };
+        let price = |c: &Candidate| {
+            c.profile
+                .map_or(f64::MAX, |p| price::prefill_s(p, &c.load, &ask))
+        };
+        let by_price = price(a).total_cmp(&price(b));
+        by_price.then_with(|| a.iid.cmp(b.iid))
+    }
+
+    /// For legs that decode.
+    fn order(self, engines: usize, a: &Candidate, b: &Candidate) -> Ordering {
         match self {
+            Rank::Price(ask) => {
+                let price = |c: &Candidate| {
+                    let of = |p| price::decode(p, &c.load, &ask, CORRECTION);
+                    c.profile.map_or((true, f64::MAX), of)
+                };
+                let ((a_late, a_price), (b_late, b_price)) = (price(a), price(b));
+                let by_price = a_late.cmp(&b_late).then(a_price.total_cmp(&b_price));
+                by_price.then_with(|| a.iid.cmp(b.iid))
+            }
             Rank::LeastTokens => a
                 .outstanding_tokens
                 .cmp(&b.outstanding_tokens)
@@ -202,6 +241,8 @@ mod tests {
                     pin: kind.is_ascii_uppercase(),
                     available: !word.ends_with('!'),
                     outstanding_tokens: load.parse().unwrap(),
+                    load: price::Load::default(),
+                    profile: None,
                 }
             })
             .collect()

@@ -221,6 +221,16 @@ impl Connection {
                 }
                 Timer::Stall => self.cut(shard, now),
                 Timer::KeepAlive => self.keep_alive(shard, now),
+                Timer::Price => {
+                    if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) {
+                        exchange.price_again(&mut Cx {
+                            shard,
+                            io: &mut self.io,
+                            now,
+                        });
+                    }
+                    self.after(shard, now);
+                }
             }
         }
     }

@@ -91,7 +91,7 @@ impl Exchange {
                 .earn(cx.shard.snapshot.fleet.serving.retry_replenish);
         }
         // Legs keep their bounds: the slot may hold one that drains for an earlier exchange.
-        for timer in [Timer::Deadline, Timer::Wait, Timer::KeepAlive] {
+        for timer in [Timer::Deadline, Timer::Wait, Timer::KeepAlive, Timer::Price] {
             cx.io.timers.clear(timer);
         }
         if self.relay.started() {

@@ -14,7 +14,7 @@ use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, RejectReason};
 use crate::metrics::standing::Standing;
 use crate::shard::Note;
-use crate::shard::gate::{Asked, Permit};
+use crate::shard::gate::Asked;
 use crate::shard::waits::Awaited;
 use crate::wire::dialect::vllm;
 use crate::wire::openai::Prompt;
@@ -165,11 +165,18 @@ impl Exchange {
         if let Some(standing) = cx.shard.shared.held() {
             return self.refuse_held(cx, standing);
         }
+        if !self.is_promising(cx, false) {
+            return;
+        }
         match cx.shard.ask(Awaited::Seat, self.token) {
-            Asked::Permit(permit) => self.seated(cx, permit),
+            Asked::Permit(permit) => {
+                self.seat = Some(permit);
+                self.seated(cx);
+            }
             Asked::Waits(ticket) => {
                 let bound = cx.now + cx.shard.snapshot.fleet.serving.queue_timeout;
                 self.wait_in_line(cx, (Awaited::Seat, ticket), Some(bound));
+                self.price_again_later(cx);
             }
             Asked::Full => {
                 let reason = match cx.shard.snapshot.fleet.serving.queue_capacity {
@@ -182,8 +189,7 @@ impl Exchange {
     }
 
     /// It has a seat: at once, or after a wait.
-    pub fn seated(&mut self, cx: &mut Cx, permit: Permit) {
-        self.seat = Some(permit);
+    pub fn seated(&mut self, cx: &mut Cx) {
         self.marks.admitted = cx.now;
         cx.shard
             .times

@@ -49,6 +49,8 @@ pub mod keep_alive;
 
 pub mod wait;
 
+pub mod predict;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

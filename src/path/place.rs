@@ -8,10 +8,13 @@ use super::Stage;
 use super::exchange::{Cx, Exchange};
 use crate::base::units::{Dialect, EngineId};
 use crate::fleet::pick::{self, Placement};
-use crate::shard::board::Phase;
+use crate::fleet::price;
+use crate::shard::board::{Charge, Phase};
 
 /// Tokens charged for a request without a cap, until output lengths are learned.
 const UNCAPPED_TOKENS: u64 = 256;
+/// More than any model writes: a cap above it weighs no more, and sums of them stay numbers.
+const OUTPUT_TOKENS_MAX: u64 = 1 << 40;
 
 impl Exchange {
     /// Starts the next attempt.
@@ -22,18 +25,21 @@ impl Exchange {
         };
         self.placement = Some(placement);
         self.attempt += 1;
-        let length = self.length();
-        let board = &cx.shard.shared.board;
-        match placement {
-            Placement::TwoLegs { prefill, decode } => {
-                self.prefill_load =
-                    Some(board.reserve(prefill, Phase::Prefill, self.prompt_tokens));
-                self.decode_load = Some(board.reserve(decode, Phase::Decode, length));
-            }
+        let (prefill, decode) = match placement {
+            Placement::TwoLegs { prefill, decode } => (Some(prefill), decode),
+            // Of an engine that does both, the prompt counts only where seconds are counted.
             Placement::OneLeg { engine } => {
-                self.decode_load = Some(board.reserve(engine, Phase::Decode, length));
+                let profiled = cx.shard.snapshot.is_profiled();
+                (profiled.then_some(engine), engine)
             }
+        };
+        let board = &cx.shard.shared.board;
+        if let Some(engine) = prefill {
+            let charge = self.prefill_charge(cx, engine, placement);
+            self.prefill_load = Some(board.reserve(engine, Phase::Prefill, charge, cx.now));
         }
+        let charge = self.decode_charge();
+        self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
         self.advance_legs(cx);
     }
 
@@ -44,8 +50,8 @@ impl Exchange {
 
     /// Where the next attempt would go.
     pub fn find_placement(&self, cx: &mut Cx) -> Option<Placement> {
-        let rank = cx.shard.rank();
-        let fleet = cx.shard.candidates();
+        let rank = cx.shard.rank(self.asks(cx));
+        let fleet = cx.shard.candidates(cx.now);
         match cx.shard.snapshot.fleet.engine.dialect {
             Dialect::Openai => pick::place_one(&fleet, &self.avoid, rank),
             Dialect::Vllm | Dialect::Sglang => pick::place(&fleet, &self.avoid, rank),
@@ -60,16 +66,14 @@ impl Exchange {
         if cx.shard.shared.board.line(decode).available() {
             return Some(decode);
         }
-        let rank = cx.shard.rank();
-        let decode = pick::place_decode(&cx.shard.candidates(), &self.avoid, rank, prefill)?;
+        let rank = cx.shard.rank(self.asks(cx));
+        let fleet = cx.shard.candidates(cx.now);
+        let decode = pick::place_decode(&fleet, &self.avoid, rank, prefill)?;
+        let board = &cx.shard.shared.board;
         if let Some(load) = self.decode_load.take() {
-            cx.shard.shared.board.release(load);
+            board.release(load, cx.now);
         }
-        self.decode_load = Some(cx.shard.shared.board.reserve(
-            decode,
-            Phase::Decode,
-            self.length(),
-        ));
+        self.decode_load = Some(board.reserve(decode, Phase::Decode, self.decode_charge(), cx.now));
         self.placement = Some(Placement::TwoLegs { prefill, decode });
         Some(decode)
     }
@@ -87,14 +91,14 @@ impl Exchange {
             .into_iter()
             .flatten()
         {
-            cx.shard.shared.board.release(load);
+            cx.shard.shared.board.release(load, cx.now);
         }
     }
 
     /// The prefill leg is over: its engine is free of it.
     pub fn release_prefill(&mut self, cx: &mut Cx) {
         if let Some(load) = self.prefill_load.take() {
-            cx.shard.shared.board.release(load);
+            cx.shard.shared.board.release(load, cx.now);
         }
         self.leave_phase(cx, Phase::Prefill);
     }
@@ -111,9 +115,36 @@ impl Exchange {
         }
     }
 
-    /// Tokens that the request may come to hold on its decode engine.
-    fn length(&self) -> u64 {
-        self.prompt_tokens
-            .saturating_add(self.request().cap.unwrap_or(UNCAPPED_TOKENS))
+    /// What it asks of engines.
+    pub fn asks(&self, cx: &Cx) -> price::Ask {
+        price::Ask {
+            prompt_tokens: self.prompt_tokens,
+            own_tokens: self.decode_charge().tokens,
+            tpot_s: cx.shard.snapshot.fleet.slo.tpot.as_secs_f64(),
+        }
+    }
+
+    fn prefill_charge(&self, cx: &Cx, engine: EngineId, placement: Placement) -> Charge {
+        let profile = cx.shard.snapshot.engine(engine);
+        let profile = profile.and_then(|engine| engine.profile.as_ref());
+        let seconds = profile.map_or(0.0, |p| p.prefill_s(self.prompt_tokens));
+        let one_leg = matches!(placement, Placement::OneLeg { .. });
+        Charge {
+            // One leg's prompt is counted where it decodes.
+            tokens: if one_leg { 0 } else { self.prompt_tokens },
+            prefill_ns: (seconds * 1e9) as u64,
+            output_tokens: 0,
+        }
+    }
+
+    /// What the request may come to hold on its decode engine.
+    fn decode_charge(&self) -> Charge {
+        let output_tokens = self.request().cap.unwrap_or(UNCAPPED_TOKENS);
+        let output_tokens = output_tokens.min(OUTPUT_TOKENS_MAX);
+        Charge {
+            tokens: self.prompt_tokens.saturating_add(output_tokens),
+            prefill_ns: 0,
+            output_tokens,
+        }
     }
 }

@@ -145,8 +145,15 @@ impl Exchange {
             } else {
                 Stage::Relay
             };
-            if let Some(Placement::TwoLegs { prefill, decode }) = self.placement {
-                cx.shard.shared.pair_met(prefill, decode);
+            match self.placement {
+                Some(Placement::TwoLegs { prefill, decode }) => {
+                    cx.shard.shared.pair_met(prefill, decode);
+                    let delay = first.since(self.marks.decoding);
+                    cx.shard.shared.note_handoff(delay);
+                }
+                // The prompt is read.
+                Some(Placement::OneLeg { .. }) => self.release_prefill(cx),
+                None => {}
             }
         }
     }

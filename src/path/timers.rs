@@ -18,6 +18,8 @@ pub enum Timer {
     Stall,
     /// Nothing was sent to a waiting client for a while.
     KeepAlive,
+    /// What waits is priced again.
+    Price,
 }
 
 /// One deadline each; [`Instant::FAR`] when unset.
@@ -25,7 +27,7 @@ pub enum Timer {
 pub struct Timers([Instant; Timer::ALL.len()]);
 
 impl Timer {
-    pub const ALL: [Timer; 7] = [
+    pub const ALL: [Timer; 8] = [
         Timer::Deadline,
         Timer::Client,
         Timer::Leg0,
@@ -33,6 +35,7 @@ impl Timer {
         Timer::Wait,
         Timer::Stall,
         Timer::KeepAlive,
+        Timer::Price,
     ];
 
     pub fn leg(slot: usize) -> Timer {

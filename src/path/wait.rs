@@ -51,15 +51,23 @@ impl Exchange {
         if let Some(standing) = held {
             return self.refuse_held(cx, standing);
         }
-        if let Some(permit) = cx.shard.claim(place) {
-            self.place_in_line = None;
-            cx.io.timers.clear(Timer::Wait);
-            match place.0 {
-                Awaited::Seat => self.seated(cx, permit),
-                Awaited::Phase(engine, phase) => {
-                    self.phases[phase as usize] = Some(InPhase { engine, permit });
-                    self.advance_legs(cx);
+        let Some(permit) = cx.shard.claim(place) else {
+            return;
+        };
+        self.place_in_line = None;
+        cx.io.timers.clear(Timer::Wait);
+        cx.io.timers.clear(Timer::Price);
+        match place.0 {
+            Awaited::Seat => {
+                // Held from here on, so that whatever ends the request gives it back.
+                self.seat = Some(permit);
+                if self.is_promising(cx, true) {
+                    self.seated(cx);
                 }
+            }
+            Awaited::Phase(engine, phase) => {
+                self.phases[phase as usize] = Some(InPhase { engine, permit });
+                self.advance_legs(cx);
             }
         }
     }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use crate::base::time::Instant;
 use crate::base::units::EngineId;
+use crate::fleet::price;
 use crate::metrics::standing::EngineLine;
 
 /// Which phase of an engine a reservation loads.
@@ -35,6 +37,12 @@ pub struct Line {
     decode_requests: AtomicU32,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
+    /// Nanoseconds that the prompts outstanding were predicted to take.
+    prefill_ns: AtomicU64,
+    /// When the engine last finished a prompt, or got one while it had none: what was outstanding then has run down since.
+    prefill_mark: AtomicU64,
+    /// Tokens that the requests that decode may still generate.
+    output_tokens: AtomicU64,
     /// KV of handoffs that were never fetched, until their leases end.
     orphaned_tokens: AtomicU64,
     live: AtomicBool,
@@ -64,7 +72,17 @@ pub enum FaultClass {
 pub struct Reservation {
     pub engine: EngineId,
     pub phase: Phase,
-    tokens: u64,
+    charge: Charge,
+}
+
+/// What one leg weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    pub tokens: u64,
+    /// Predicted nanoseconds; 0 for decode, and without a profile.
+    pub prefill_ns: u64,
+    /// 0 for prefill.
+    pub output_tokens: u64,
 }
 
 impl Board {
@@ -76,6 +94,9 @@ impl Board {
                 decode_requests: AtomicU32::new(0),
                 prefill_tokens: AtomicU64::new(0),
                 decode_tokens: AtomicU64::new(0),
+                prefill_ns: AtomicU64::new(0),
+                prefill_mark: AtomicU64::new(0),
+                output_tokens: AtomicU64::new(0),
                 orphaned_tokens: AtomicU64::new(0),
                 live: AtomicBool::new(true),
                 ejected: AtomicBool::new(false),
@@ -101,28 +122,55 @@ impl Board {
         self.lines.is_empty()
     }
 
-    pub fn reserve(&self, engine: EngineId, phase: Phase, tokens: u64) -> Reservation {
-        let (requests, outstanding) = self.line(engine).cells(phase);
-        requests.fetch_add(1, Ordering::Relaxed);
-        outstanding.fetch_add(tokens, Ordering::Relaxed);
+    pub fn reserve(
+        &self,
+        engine: EngineId,
+        phase: Phase,
+        charge: Charge,
+        now: Instant,
+    ) -> Reservation {
+        let line = self.line(engine);
+        let (requests, outstanding) = line.cells(phase);
+        let before = requests.fetch_add(1, Ordering::Relaxed);
+        outstanding.fetch_add(charge.tokens, Ordering::Relaxed);
+        line.output_tokens
+            .fetch_add(charge.output_tokens, Ordering::Relaxed);
+        if phase == Phase::Prefill {
+            if before == 0 {
+                line.prefill_mark.store(now.nanos(), Ordering::Relaxed);
+            }
+            line.prefill_ns
+                .fetch_add(charge.prefill_ns, Ordering::Relaxed);
+        }
         Reservation {
             engine,
             phase,
-            tokens,
+            charge,
         }
     }
 
-    pub fn release(&self, reservation: Reservation) {
+    pub fn release(&self, reservation: Reservation, now: Instant) {
         let Reservation {
             engine,
             phase,
-            tokens,
+            charge,
         } = reservation;
-        let (requests, outstanding) = self.line(engine).cells(phase);
+        let line = self.line(engine);
+        let (requests, outstanding) = line.cells(phase);
+        if phase == Phase::Prefill {
+            line.prefill_mark.store(now.nanos(), Ordering::Relaxed);
+            line.prefill_ns
+                .fetch_sub(charge.prefill_ns, Ordering::Relaxed);
+        }
+        line.output_tokens
+            .fetch_sub(charge.output_tokens, Ordering::Relaxed);
+        let before = outstanding.fetch_sub(charge.tokens, Ordering::Relaxed);
+        assert!(
+            before >= charge.tokens,
+            "more tokens came back than went out"
+        );
         let before = requests.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a reservation was released twice");
-        let before = outstanding.fetch_sub(tokens, Ordering::Relaxed);
-        assert!(before >= tokens, "more tokens came back than went out");
     }
 
     pub fn hold_kv(&self, engine: EngineId, tokens: u64) -> KvHold {
@@ -177,6 +225,21 @@ impl Line {
     pub fn outstanding_tokens(&self) -> u64 {
         let load = |tokens: &AtomicU64| tokens.load(Ordering::Relaxed);
         load(&self.prefill_tokens) + load(&self.decode_tokens) + load(&self.orphaned_tokens)
+    }
+
+    /// What placement is to know of it.
+    pub fn load(&self, now: Instant) -> price::Load {
+        let promised = self.prefill_ns.load(Ordering::Relaxed);
+        let run_down = now
+            .nanos()
+            .saturating_sub(self.prefill_mark.load(Ordering::Relaxed));
+        let orphaned = self.orphaned_tokens.load(Ordering::Relaxed);
+        price::Load {
+            backlog_s: promised.saturating_sub(run_down) as f64 / 1e9,
+            residents: u64::from(self.requests(Phase::Decode)),
+            kv_tokens: self.decode_tokens.load(Ordering::Relaxed) + orphaned,
+            output_tokens: self.output_tokens.load(Ordering::Relaxed),
+        }
     }
 
     pub fn requests(&self, phase: Phase) -> u32 {
@@ -250,11 +313,20 @@ impl From<&Line> for EngineLine {
 mod tests {
     use super::*;
 
+    const T0: Instant = Instant::from_nanos(0);
+
+    fn charge(tokens: u64) -> Charge {
+        Charge {
+            tokens,
+            ..Charge::default()
+        }
+    }
+
     #[test]
     fn what_goes_out_comes_back() {
         let board = Board::new(2);
-        let a = board.reserve(EngineId(1), Phase::Prefill, 100);
-        let b = board.reserve(EngineId(1), Phase::Decode, 30);
+        let a = board.reserve(EngineId(1), Phase::Prefill, charge(100), T0);
+        let b = board.reserve(EngineId(1), Phase::Decode, charge(30), T0);
         let line = board.line(EngineId(1));
         assert_eq!(line.outstanding_tokens(), 130);
         assert_eq!(
@@ -262,8 +334,8 @@ mod tests {
             (1, 1)
         );
         assert_eq!(board.line(EngineId(0)).outstanding_tokens(), 0);
-        board.release(a);
-        board.release(b);
+        board.release(a, T0);
+        board.release(b, T0);
         assert_eq!(line.outstanding_tokens(), 0);
         assert_eq!(
             (line.requests(Phase::Prefill), line.requests(Phase::Decode)),
@@ -284,5 +356,28 @@ mod tests {
         assert!(line.mark_tokenize_missing());
         assert!(!line.mark_tokenize_missing() && line.tokenize_missing());
         assert!(line.mark_tls_failed() && !line.mark_tls_failed());
+    }
+
+    // proves R-SCH-2
+    #[test]
+    fn a_backlog_runs_down_from_when_the_engine_was_last_heard_of() {
+        let board = Board::new(1);
+        let engine = EngineId(0);
+        let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+        let seconds = |s: u64| Charge {
+            tokens: 1,
+            prefill_ns: s * 1_000_000_000,
+            output_tokens: 0,
+        };
+        let backlog = |now: u64| board.line(engine).load(at(now)).backlog_s;
+        // It became busy at 100.
+        let a = board.reserve(engine, Phase::Prefill, seconds(5), at(100));
+        let b = board.reserve(engine, Phase::Prefill, seconds(3), at(102));
+        assert_eq!((backlog(102), backlog(107), backlog(120)), (6.0, 1.0, 0.0));
+        // The first took longer than predicted: what is left is the second, whole.
+        board.release(a, at(120));
+        assert_eq!((backlog(120), backlog(121)), (3.0, 2.0));
+        board.release(b, at(123));
+        assert_eq!(backlog(123), 0.0);
     }
 }

@@ -135,7 +135,8 @@ fn eight_shards_at_once() {
         }
     });
     assert_eq!((gate.held(), gate.waiting()), (0, 0));
-    assert!(served.into_inner() > 10_000);
+    // How many depends on who runs when; that it goes on does not.
+    assert!(served.into_inner() > 500);
 }
 
 struct OneShard<'a> {

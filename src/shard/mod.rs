@@ -19,6 +19,8 @@ pub mod rooms;
 
 mod sync;
 
+pub mod shared;
+
 pub mod waits;
 
 #[cfg(test)]
@@ -26,48 +28,28 @@ mod gate_tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::base::limits;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg, ShardId};
-use crate::config::checked::{self, PhaseLimit};
+use crate::config::checked;
 use crate::config::topology::Snapshot;
 use crate::fleet::pick::{Candidate, Rank};
+use crate::fleet::price;
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::{Cell, ShardLedger};
 use crate::metrics::outcome::End;
-use crate::metrics::standing::{self, HealthView, Standing};
+use crate::metrics::standing::{self, HealthView};
 use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
-use addresses::Addresses;
-use board::{Board, Phase};
-use budget::Credits;
 use counters::Counter;
-use gate::Gate;
 use orphans::Orphans;
 use rooms::Rooms;
+pub use shared::Shared;
 use waits::Waits;
-
-/// What all shards of a router share.
-#[derive(Debug)]
-pub struct Shared {
-    pub board: Board,
-    pub addresses: Addresses,
-    /// R-ADM-1: exchanges from the arrival of their head to the end of their answer.
-    pub retained: Gate,
-    /// Requests in flight past admission.
-    pub seats: Gate,
-    /// Places in the phases of each engine, where they are bounded.
-    pub phases: Box<[[Option<Gate>; Phase::COUNT]]>,
-    pub retries: Credits,
-    pub standing: standing::Gate,
-    /// Pairs of engines that have completed a handoff: row producer, column consumer.
-    met: Box<[AtomicBool]>,
-}
 
 /// One core's state.
 pub struct Shard {
@@ -115,52 +97,6 @@ pub enum Note {
 const ASKS_MAX: usize = 64;
 /// Buffers kept for the next request body or leg.
 const BUFFERS_MAX: usize = 64;
-impl Shared {
-    pub fn new(snapshot: &Snapshot, shards: usize) -> Self {
-        let serving = &snapshot.fleet.serving;
-        let engines = snapshot.engines.len();
-        let phase = |limit: PhaseLimit| limit.max().map(|max| Gate::new(max, shards, usize::MAX));
-        let phases = || {
-            [
-                phase(serving.prefill_concurrency),
-                phase(serving.decode_concurrency),
-            ]
-        };
-        Shared {
-            board: Board::new(engines),
-            addresses: Addresses::new(snapshot),
-            retained: Gate::new(serving.max_retained, shards, 0),
-            seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
-            phases: (0..engines).map(|_| phases()).collect(),
-            retries: Credits::new(serving.retry_budget),
-            standing: standing::Gate::new(),
-            met: (0..engines * engines)
-                .map(|_| AtomicBool::new(false))
-                .collect(),
-        }
-    }
-
-    /// Why completions are refused now; `None` while serving.
-    pub fn held(&self) -> Option<Standing> {
-        Some(self.standing.standing()).filter(|standing| standing.is_held())
-    }
-
-    pub fn is_draining(&self) -> bool {
-        self.standing.standing() == Standing::Draining
-    }
-
-    pub fn pair_has_met(&self, producer: EngineId, consumer: EngineId) -> bool {
-        self.met[producer.index() * self.board.len() + consumer.index()].load(Ordering::Relaxed)
-    }
-
-    pub fn pair_met(&self, producer: EngineId, consumer: EngineId) {
-        let met = &self.met[producer.index() * self.board.len() + consumer.index()];
-        if !met.load(Ordering::Relaxed) {
-            met.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
 impl Shard {
     pub fn new(
         id: ShardId,
@@ -194,7 +130,7 @@ impl Shard {
     // ── engines ──
 
     /// The fleet as placement sees it now.
-    pub fn candidates(&self) -> Vec<Candidate<'_>> {
+    pub fn candidates(&self, now: Instant) -> Vec<Candidate<'_>> {
         self.snapshot
             .engines
             .iter()
@@ -207,14 +143,17 @@ impl Shard {
                     pin: engine.pin,
                     available: line.available(),
                     outstanding_tokens: line.outstanding_tokens(),
+                    load: line.load(now),
+                    profile: engine.profile.as_ref(),
                 }
             })
             .collect()
     }
 
     /// How engines are ranked for the next placement.
-    pub fn rank(&mut self) -> Rank {
+    pub fn rank(&mut self, ask: price::Ask) -> Rank {
         match self.snapshot.fleet.serving.placement {
+            checked::Placement::Price if self.snapshot.is_profiled() => Rank::Price(ask),
             checked::Placement::RoundRobin => {
                 self.turn += 1;
                 Rank::RoundRobin(self.turn - 1)

@@ -338,3 +338,76 @@ fn a_router_that_fell_behind_says_so() {
         assert!(reason(&world.at_rest(), "rejected", "saturated") > 0);
     });
 }
+
+/// Profiles under which a prompt of n tokens takes n milliseconds.
+fn predictive(seats: usize) -> Fleet {
+    let mut fleet = queueing(seats, 4).with("serving", "admission", "predictive");
+    fleet.file["slo"] = json!({"ttft_s": 1.0, "tpot_s": 0.5});
+    fleet.file["profiles"] = json!({"path": "@DIR/profiles.json"});
+    let row = |iid: &str| {
+        json!({
+            "iid": iid, "ttft_a": 0, "ttft_b": 0.001, "ttft_c": 0, "tpot_slope": 0, "tpot_intercept": 0.001,
+            "kv_capacity_tokens": 100_000, "decode_max_requests": 100,
+        })
+    };
+    fleet.profiles = json!([row("e0"), row("e1")]);
+    fleet
+}
+
+fn prompt(tokens: usize) -> Value {
+    json!({"model": "stub-model", "prompt": vec![7; tokens], "max_tokens": 1})
+}
+
+// proves R-ADM-4, R-SCH-1
+#[test]
+fn what_would_come_too_late_is_refused_in_time() {
+    everywhere(|setup| {
+        let world = World::start(setup, &predictive(8));
+        // Too long by itself: coming back will not help.
+        let long = world.post(TEXT, &prompt(1_100));
+        assert_eq!(long.status, Some(429), "{}", long.text());
+        assert_eq!(long.header("retry-after"), None);
+        assert!(long.text().contains("shorten"), "{}", long.text());
+        // Behind another one it would come too late, and later it would not.
+        world
+            .engines
+            .script(&json!({"prefill": [{"raw": [{"hang": true}]}, {"default": true}]}));
+        let mut first = world.connect();
+        first.send(&client::post(TEXT, &prompt(900)));
+        world.until_leg("prefill", 1);
+        let behind = world.post(TEXT, &prompt(950));
+        assert_eq!(behind.status, Some(429), "{}", behind.text());
+        assert_eq!(behind.header("retry-after"), Some("1"));
+        drop(first);
+        world.until("free", |world| {
+            number(&world.state(), "/admission/inflight") == 0
+        });
+        let answer = world.post(TEXT, &prompt(950));
+        assert_eq!(answer.status, Some(200), "{}", answer.text());
+        let state = world.at_rest();
+        assert_eq!(number(&state, "/admission/refused"), 2);
+        assert_eq!(reason(&state, "refused", "prompt"), 1);
+        assert_eq!(reason(&state, "refused", "ttft"), 1);
+    });
+}
+
+/// Its own waiting pushes it over the target: it leaves at that moment, not at the end of the queue's patience.
+// proves R-ADM-4
+#[test]
+fn who_waits_too_long_to_be_in_time_is_told_at_once() {
+    everywhere(|setup| {
+        let world = World::start(setup, &predictive(1));
+        world
+            .engines
+            .script(&json!({"decode": [endless(), {"default": true}]}));
+        let mut first = sent(&world, 1);
+        assert_eq!(first.begin_answer(1).status, Some(200));
+        let begun = std::time::Instant::now();
+        let waits = world.post(TEXT, &prompt(500));
+        assert_eq!(waits.status, Some(429), "{}", waits.text());
+        assert_eq!(waits.header("retry-after"), Some("1"));
+        let after = begun.elapsed().as_secs_f64();
+        assert!(after >= 0.4, "{after} s: half a second was left");
+        assert_eq!(reason(&world.state(), "refused", "queue"), 1);
+    });
+}

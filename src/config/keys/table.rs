@@ -254,7 +254,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "recovery.health.evict_windows",
     "recovery.health.recovery_windows",
     "recovery.health.probation_penalty_s",
-    "profiles.path",
 ];
 
 /// Tables of the existing router that hold nothing we use.

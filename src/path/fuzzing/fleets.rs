@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::config::{self, Format, Snapshot};
+use crate::config::{self, Admission, Format, Profile, Snapshot};
 
 pub const FLEETS: usize = 5;
 
@@ -110,6 +110,7 @@ pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
         pin = true
         "#,
     ];
+    const PREDICTS: [bool; FLEETS] = [false, false, true, false, true];
     // A line for seats, bounds on phases, and comments to waiting clients, on some.
     const QUEUE: [&str; FLEETS] = ["1", "0", "2", "0", "1"];
     const DECODES: [&str; FLEETS] = ["1", "0", "0", "1", "1"];
@@ -123,7 +124,32 @@ pub fn snapshots() -> &'static [Arc<Snapshot>; FLEETS] {
             let text = format!("{common}{}", REST[i]);
             let loaded = config::parse("fuzz.toml", &text, Format::Toml, &|_| None);
             let fleet = loaded.unwrap_or_else(|why| panic!("{why}")).fleet;
-            Arc::new(Snapshot::new(1, fleet))
+            let snapshot = Snapshot::new(1, fleet);
+            Arc::new(if PREDICTS[i] {
+                predictive(snapshot)
+            } else {
+                snapshot
+            })
         })
     })
+}
+
+/// With profiles under which short waits and second requests come near the targets.
+fn predictive(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.fleet.serving.admission = Admission::Predictive;
+    let profile = |iid: &String| Profile {
+        iid: iid.clone(),
+        ttft_b: 0.1,
+        ttft_c: 0.2,
+        tpot_intercept: 0.03,
+        tpot_request_slope: 0.01,
+        decode_min_requests: 1,
+        decode_max_requests: 2,
+        decode_min_kv_tokens: 1,
+        decode_max_kv_tokens: 1_000,
+        kv_capacity_tokens: 1_000,
+        ..Profile::default()
+    };
+    let profiles = snapshot.engines.iter().map(|e| profile(&e.iid)).collect();
+    snapshot.with_profiles(profiles)
 }

@@ -1,0 +1,156 @@
+//! Prices: what it would cost to run a request's legs on each engine, in seconds and in KV tokens, from measured profiles.
+//!
+//! Pure arithmetic over a reading of the load board. A prefill engine costs its backlog and the prompt's own seconds. A decode engine costs
+//! its resident KV and the request's own length, less its headroom: the KV at which the interval between tokens reaches the target with
+//! one more request. Engines that would keep the target come before those that would not.
+
+use crate::config::topology::Profile;
+
+/// What one engine is charged with now.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Load {
+    /// Seconds of prefill promised and not yet done.
+    pub backlog_s: f64,
+    /// Requests that decode there, and the KV they hold or will hold.
+    pub residents: u64,
+    pub kv_tokens: u64,
+    /// Tokens that they may still generate.
+    pub output_tokens: u64,
+}
+
+/// What a request asks of an engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ask {
+    pub prompt_tokens: u64,
+    /// Prompt and output.
+    pub own_tokens: u64,
+    pub tpot_s: f64,
+}
+
+/// Why a decode engine should not take one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    Slot,
+    Kv,
+    Tpot,
+}
+
+/// Seconds until the prompt would be read.
+pub fn prefill_s(profile: &Profile, load: &Load, ask: &Ask) -> f64 {
+    load.backlog_s + profile.prefill_s(ask.prompt_tokens)
+}
+
+/// Whether the target for the time between tokens would be missed, and the price in KV tokens. Lower is better, in this order.
+pub fn decode(profile: &Profile, load: &Load, ask: &Ask, correction: f64) -> (bool, f64) {
+    let requests = load.residents + 1;
+    let kv = load.kv_tokens + ask.own_tokens;
+    let unserved = correction * profile.interval_s(kv, requests) > ask.tpot_s;
+    let headroom = profile.headroom_tokens(correction, requests, ask.tpot_s);
+    (unserved, kv as f64 - headroom)
+}
+
+/// What speaks against one more request there; `None` too for a request that would be alone. `slot_wait_s`: how long a wait for a slot may
+/// be.
+pub fn unfit(
+    profile: &Profile,
+    load: &Load,
+    ask: &Ask,
+    correction: f64,
+    slot_wait_s: f64,
+) -> Option<Unfit> {
+    if load.residents == 0 {
+        return None;
+    }
+    let kv = load.kv_tokens + ask.own_tokens;
+    if load.residents >= profile.decode_max_requests
+        && slot_s(profile, load, correction) > slot_wait_s
+    {
+        return Some(Unfit::Slot);
+    }
+    if kv > profile.kv_capacity_tokens {
+        return Some(Unfit::Kv);
+    }
+    let interval = correction * profile.interval_s(kv, load.residents + 1);
+    (interval > ask.tpot_s).then_some(Unfit::Tpot)
+}
+
+/// Seconds until one of the residents ends, when what they may still generate is spread evenly over them: the mean, over so many.
+fn slot_s(profile: &Profile, load: &Load, correction: f64) -> f64 {
+    let residents = load.residents as f64;
+    let mean = load.output_tokens as f64 / residents;
+    correction * profile.interval_s(load.kv_tokens, load.residents) * mean / residents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        Profile {
+            ttft_b: 0.001,
+            tpot_slope: 1e-6,
+            tpot_request_slope: 0.001,
+            tpot_intercept: 0.01,
+            decode_min_requests: 1,
+            decode_max_requests: 2,
+            decode_min_kv_tokens: 1,
+            decode_max_kv_tokens: 50_000,
+            kv_capacity_tokens: 10_000,
+            ..Profile::default()
+        }
+    }
+
+    fn ask(own_tokens: u64, tpot_s: f64) -> Ask {
+        Ask {
+            prompt_tokens: 100,
+            own_tokens,
+            tpot_s,
+        }
+    }
+
+    fn load(residents: u64, kv_tokens: u64) -> Load {
+        Load {
+            backlog_s: 2.0,
+            residents,
+            kv_tokens,
+            output_tokens: 100 * residents,
+        }
+    }
+
+    // proves R-SCH-2
+    #[test]
+    fn prices_follow_their_formulas() {
+        let p = profile();
+        assert!((prefill_s(&p, &load(0, 0), &ask(200, 1.0)) - 2.1).abs() < 1e-9);
+        // With one more there are 2 requests: 12 ms fixed, so 13 ms leave room for 1,000 tokens.
+        let (unserved, price) = decode(&p, &load(1, 500), &ask(200, 0.013), 1.0);
+        assert!(!unserved);
+        assert!((price - (700.0 - 1_000.0)).abs() < 1e-6, "{price}");
+        let (unserved, price) = decode(&p, &load(1, 900), &ask(200, 0.013), 1.0);
+        assert!(unserved);
+        assert!((price - 100.0).abs() < 1e-6, "{price}");
+        // A slower engine than measured has less room.
+        assert!(decode(&p, &load(1, 500), &ask(200, 0.013), 1.1).0);
+    }
+
+    // proves R-ADM-5
+    #[test]
+    fn each_check_speaks_for_itself_and_none_to_a_lone_request() {
+        let p = profile();
+        // residents, KV, own, target for the interval, seconds to wait for a slot
+        let rows = [
+            (0, 0, 999_999, 0.0, 0.0, None),
+            (1, 100, 100, 1.0, 0.0, None),
+            (2, 100, 100, 1.0, 0.5, Some(Unfit::Slot)),
+            // Two residents of 100 tokens at 12.1 ms: one ends in about 0.6 s.
+            (2, 100, 100, 1.0, 0.7, None),
+            (1, 9_950, 51, 1.0, 0.0, Some(Unfit::Kv)),
+            (1, 9_950, 50, 1.0, 0.0, None),
+            (1, 100, 100, 0.012_1, 0.0, Some(Unfit::Tpot)),
+        ];
+        for (residents, kv, own, tpot, wait, want) in rows {
+            let got = unfit(&p, &load(residents, kv), &ask(own, tpot), 1.0, wait);
+            assert_eq!(got, want, "{residents} {kv} {own} {tpot} {wait}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Predictive admission: would this request meet its targets if it were let in now?
+//!
+//! Asked when a request wants a seat, when one comes free for it, and every 100 ms while it waits. The time to first token is the price of
+//! the cheapest prefill engine, the time that has passed, and what a handoff takes of late. Decode engines are checked for a slot, for room
+//! in their KV cache and for the time between tokens; a request that would be alone on one is never refused by these.
+
+use super::answer::Refusal;
+use super::exchange::{Cx, Exchange};
+use super::timers::Timer;
+use crate::base::units::Role;
+use crate::fleet::pick::{self, Candidate};
+use crate::fleet::price::{self, Unfit};
+use crate::metrics::outcome::{End, RefuseCause};
+use std::time::Duration;
+
+/// How often one that waits is priced again.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Why not, and when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Verdict {
+    cause: RefuseCause,
+    /// Seconds; `None` when coming back would not help.
+    retry_after: Option<u32>,
+}
+
+impl Exchange {
+    /// Whether it may be let in, after a wait or at once. If not, it is answered.
+    pub fn is_promising(&mut self, cx: &mut Cx, waited: bool) -> bool {
+        if !cx.shard.snapshot.is_predictive() {
+            return true;
+        }
+        let Some(verdict) = self.predict(cx) else {
+            return true;
+        };
+        let cause = match verdict.cause {
+            // Its own waiting pushed it over.
+            RefuseCause::Ttft | RefuseCause::Prompt if waited => RefuseCause::Queue,
+            cause => cause,
+        };
+        let message = match verdict.retry_after {
+            Some(_) => "The time to first token would be over its target",
+            None => {
+                "The prompt alone is over the target for the time to first token: shorten it, or raise slo.ttft_s"
+            }
+        };
+        let mut refusal = Refusal::new(429, "server_overloaded_error", message);
+        refusal.retry_after = verdict.retry_after;
+        self.refuse(cx, refusal, End::Refused(cause));
+        false
+    }
+
+    /// It waits: it is priced again in a while.
+    pub fn price_again_later(&self, cx: &mut Cx) {
+        if cx.shard.snapshot.is_predictive() {
+            cx.io.timers.set(Timer::Price, cx.now + EVERY);
+        }
+    }
+
+    /// The while is over.
+    pub fn price_again(&mut self, cx: &mut Cx) {
+        // Only the time to first token grows with waiting; whether decode has room shows when a seat is there.
+        if self.place_in_line.is_none() {
+            return;
+        }
+        if self.ttft(cx).is_some() {
+            self.is_promising(cx, true);
+        } else {
+            self.price_again_later(cx);
+        }
+    }
+
+    fn predict(&self, cx: &Cx) -> Option<Verdict> {
+        self.ttft(cx).or_else(|| self.decode_room(cx))
+    }
+
+    fn ttft(&self, cx: &Cx) -> Option<Verdict> {
+        let fleet = cx.shard.candidates(cx.now);
+        let ask = self.asks(cx);
+        let takes = |c: &&Candidate| c.available && pick::may_serve(&fleet, c, Role::Prefill);
+        let engines = fleet.iter().filter(takes);
+        let engines = engines.filter_map(|c| Some((c, c.profile?)));
+        let cheapest = engines
+            .clone()
+            .map(|(c, p)| price::prefill_s(p, &c.load, &ask))
+            .min_by(f64::total_cmp)?;
+        let alone = engines
+            .map(|(_, p)| p.prefill_s(ask.prompt_tokens))
+            .min_by(f64::total_cmp)?;
+        let serving = &cx.shard.snapshot.fleet.serving;
+        let budget =
+            cx.shard.snapshot.fleet.slo.ttft.as_secs_f64() * (1.0 + serving.admission_margin);
+        let handoff = cx.shard.shared.handoff_s();
+        let waited = cx.now.since(self.arrived).as_secs_f64();
+        if cheapest + waited + handoff <= budget {
+            return None;
+        }
+        if alone > budget {
+            return Some(Verdict {
+                cause: RefuseCause::Prompt,
+                retry_after: None,
+            });
+        }
+        // What it has waited already will not be there when it comes back.
+        let over = (cheapest + handoff - budget).ceil().clamp(1.0, 86_400.0);
+        Some(Verdict {
+            cause: RefuseCause::Ttft,
+            retry_after: Some(over as u32),
+        })
+    }
+
+    /// Something speaks against every decode engine: what speaks against the first.
+    fn decode_room(&self, cx: &Cx) -> Option<Verdict> {
+        let fleet = cx.shard.candidates(cx.now);
+        let ask = self.asks(cx);
+        let slot_wait_s = cx.shard.snapshot.fleet.slo.ttft.as_secs_f64();
+        let takes = |c: &&Candidate| c.available && pick::may_serve(&fleet, c, Role::Decode);
+        let mut first = None;
+        for c in fleet.iter().filter(takes) {
+            let unfit = price::unfit(c.profile?, &c.load, &ask, pick::CORRECTION, slot_wait_s)?;
+            first.get_or_insert(unfit);
+        }
+        let cause = match first? {
+            Unfit::Slot => RefuseCause::SlotWait,
+            Unfit::Kv => RefuseCause::KvCapacity,
+            Unfit::Tpot => RefuseCause::Tpot,
+        };
+        Some(Verdict {
+            cause,
+            retry_after: Some(1),
+        })
+    }
+}

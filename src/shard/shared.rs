@@ -1,0 +1,103 @@
+//! The memory that the shards of a router share: the board, the gates, the addresses, the retry credits and the standing. All atomics.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::addresses::Addresses;
+use super::board::{Board, Phase};
+use super::budget::Credits;
+use super::gate::Gate;
+use crate::base::units::EngineId;
+use crate::config::checked::PhaseLimit;
+use crate::config::topology::{EngineView, Snapshot};
+use crate::metrics::standing::{self, Standing};
+
+/// What all shards of a router share.
+#[derive(Debug)]
+pub struct Shared {
+    pub board: Board,
+    pub addresses: Addresses,
+    /// R-ADM-1: exchanges from the arrival of their head to the end of their answer.
+    pub retained: Gate,
+    /// Requests in flight past admission.
+    pub seats: Gate,
+    /// Places in the phases of each engine, where they are bounded.
+    pub phases: Box<[[Option<Gate>; Phase::COUNT]]>,
+    pub retries: Credits,
+    /// From the dispatch of a decode leg to its first token, smoothed: nanoseconds, 0 at the start.
+    handoff_ns: AtomicU64,
+    pub standing: standing::Gate,
+    /// Pairs of engines that have completed a handoff: row producer, column consumer.
+    met: Box<[AtomicBool]>,
+}
+
+impl Shared {
+    pub fn new(snapshot: &Snapshot, shards: usize) -> Self {
+        let serving = &snapshot.fleet.serving;
+        let engines = snapshot.engines.len();
+        let gate = |max: usize| Gate::new(max, shards, usize::MAX);
+        let phases = |engine: &EngineView| {
+            let decodes = match (serving.decode_concurrency, &engine.profile) {
+                (PhaseLimit::Unset, Some(profile)) if snapshot.is_predictive() => {
+                    usize::try_from(profile.decode_max_requests).ok()
+                }
+                (limit, _) => limit.max(),
+            };
+            [
+                serving.prefill_concurrency.max().map(gate),
+                decodes.map(gate),
+            ]
+        };
+        Shared {
+            board: Board::new(engines),
+            addresses: Addresses::new(snapshot),
+            retained: Gate::new(serving.max_retained, shards, 0),
+            seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
+            phases: snapshot.engines.iter().map(phases).collect(),
+            handoff_ns: AtomicU64::new(0),
+            retries: Credits::new(serving.retry_budget),
+            standing: standing::Gate::new(),
+            met: (0..engines * engines)
+                .map(|_| AtomicBool::new(false))
+                .collect(),
+        }
+    }
+
+    /// Why completions are refused now; `None` while serving.
+    pub fn held(&self) -> Option<Standing> {
+        Some(self.standing.standing()).filter(|standing| standing.is_held())
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.standing.standing() == Standing::Draining
+    }
+
+    /// A decode leg brought its first token so long after it was sent.
+    pub fn note_handoff(&self, delay: Duration) {
+        const ALPHA: f64 = 0.2;
+        let new = delay.as_nanos() as f64;
+        // Two at once may lose one of them: it is an average.
+        let old = self.handoff_ns.load(Ordering::Relaxed) as f64;
+        let next = if old == 0.0 {
+            new
+        } else {
+            old + ALPHA * (new - old)
+        };
+        self.handoff_ns.store(next as u64, Ordering::Relaxed);
+    }
+
+    pub fn handoff_s(&self) -> f64 {
+        self.handoff_ns.load(Ordering::Relaxed) as f64 / 1e9
+    }
+
+    pub fn pair_has_met(&self, producer: EngineId, consumer: EngineId) -> bool {
+        self.met[producer.index() * self.board.len() + consumer.index()].load(Ordering::Relaxed)
+    }
+
+    pub fn pair_met(&self, producer: EngineId, consumer: EngineId) {
+        let met = &self.met[producer.index() * self.board.len() + consumer.index()];
+        if !met.load(Ordering::Relaxed) {
+            met.store(true, Ordering::Relaxed);
+        }
+    }
+}
