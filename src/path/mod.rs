@@ -52,4 +52,7 @@ pub mod wait;
 #[doc(hidden)]
 pub mod fuzzing;
 
+#[doc(hidden)]
+pub mod peek;
+
 pub use crate::metrics::outcome::Stage;

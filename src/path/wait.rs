@@ -2,7 +2,7 @@
 //!
 //! A connection in a line is woken to look: its permit may have come, or the router is held and the wait is over. A wait has a bound of
 //! its own beside the request's deadline: `queue_timeout_s` for a seat, the handoff's age for decode. Whoever leaves gives its place up at
-//! once. Invariant: `place_in_line.is_some()` ⇒ no leg of this exchange is at work.
+//! once. Invariant: `place.is_some()` ⇒ no leg of this exchange is at work but those of the attempt that waits.
 
 use super::Stage;
 use super::accept::Connection;
@@ -46,21 +46,21 @@ impl Exchange {
         let Some(place) = self.place_in_line else {
             return;
         };
-        // A router that drains finishes what it has taken in; one that may not serve does not, not even what was let in just now.
-        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
-        if let Some(standing) = held {
-            return self.refuse_held(cx, standing);
-        }
         if let Some(permit) = cx.shard.claim(place) {
             self.place_in_line = None;
             cx.io.timers.clear(Timer::Wait);
-            match place.0 {
+            return match place.0 {
                 Awaited::Seat => self.seated(cx, permit),
                 Awaited::Phase(engine, phase) => {
                     self.phases[phase as usize] = Some(InPhase { engine, permit });
                     self.advance_legs(cx);
                 }
-            }
+            };
+        }
+        // A router that drains finishes what it has taken in; one that may not serve does not.
+        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
+        if let (Awaited::Seat, Some(standing)) = (place.0, held) {
+            self.refuse_held(cx, standing);
         }
     }
 
@@ -134,6 +134,12 @@ impl Exchange {
         held.is_some_and(|held| held.engine == engine)
     }
 
+    /// Where it is in a phase.
+    pub fn phase_engine(&self, phase: Phase) -> Option<EngineId> {
+        let held = self.phases[phase as usize].as_ref();
+        held.map(|held| held.engine)
+    }
+
     /// Gives back the place in a phase.
     pub fn leave_phase(&mut self, cx: &mut Cx, phase: Phase) {
         if let Some(InPhase { engine, permit }) = self.phases[phase as usize].take() {
@@ -164,8 +170,7 @@ impl Exchange {
             }
             Asked::Waits(ticket) => {
                 let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
-                let rides = !self.handoff.params.is_empty() && self.handoff_rides();
-                let bound = bound.filter(|_| rides);
+                let bound = bound.filter(|_| !self.handoff.params.is_empty());
                 let bound = bound.map(|bound| self.handoff.made + bound);
                 self.wait_in_line(cx, (Awaited::Phase(engine, phase), ticket), bound);
                 false
