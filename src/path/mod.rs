@@ -54,4 +54,7 @@ pub mod predict;
 #[doc(hidden)]
 pub mod fuzzing;
 
+#[doc(hidden)]
+pub mod peek;
+
 pub use crate::metrics::outcome::Stage;

@@ -2,7 +2,7 @@
 //!
 //! A connection in a line is woken to look: its permit may have come, or the router is held and the wait is over. A wait has a bound of
 //! its own beside the request's deadline: `queue_timeout_s` for a seat, the handoff's age for decode. Whoever leaves gives its place up at
-//! once. Invariant: `place_in_line.is_some()` ⇒ no leg of this exchange is at work.
+//! once. Invariant: `place.is_some()` ⇒ no leg of this exchange is at work but those of the attempt that waits.
 
 use super::Stage;
 use super::accept::Connection;
@@ -142,6 +142,12 @@ impl Exchange {
         held.is_some_and(|held| held.engine == engine)
     }
 
+    /// Where it is in a phase.
+    pub fn phase_engine(&self, phase: Phase) -> Option<EngineId> {
+        let held = self.phases[phase as usize].as_ref();
+        held.map(|held| held.engine)
+    }
+
     /// Gives back the place in a phase.
     pub fn leave_phase(&mut self, cx: &mut Cx, phase: Phase) {
         if let Some(InPhase { engine, permit }) = self.phases[phase as usize].take() {
@@ -172,8 +178,7 @@ impl Exchange {
             }
             Asked::Waits(ticket) => {
                 let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
-                let rides = !self.handoff.params.is_empty() && self.handoff_rides();
-                let bound = bound.filter(|_| rides);
+                let bound = bound.filter(|_| !self.handoff.params.is_empty());
                 let bound = bound.map(|bound| self.handoff.made + bound);
                 self.wait_in_line(cx, (Awaited::Phase(engine, phase), ticket), bound);
                 false

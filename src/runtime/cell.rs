@@ -170,7 +170,7 @@ impl<R: Rt> ShardCell<R> {
         let shard = &mut *self.shard.borrow_mut();
         for line in shard.lines() {
             self.call(shard.fetch_grants(line));
-            if shard.shared.held().is_some() {
+            if line == Awaited::Seat && shard.shared.held().is_some() {
                 self.call(shard.waiting(line));
             }
         }
@@ -204,10 +204,13 @@ impl<R: Rt> ShardCell<R> {
 
     /// Whether a leg may hold one more connection to `engine`; it does from then on.
     pub fn hold(&self, engine: EngineId) -> bool {
-        let held = &mut self.held.borrow_mut()[engine.index()];
-        let room = self.pool_max == 0 || held.legs < self.pool_max;
-        held.legs += usize::from(room);
+        let room = self.has_room(engine);
+        self.held.borrow_mut()[engine.index()].legs += usize::from(room);
         room
+    }
+
+    pub fn has_room(&self, engine: EngineId) -> bool {
+        self.pool_max == 0 || self.held.borrow()[engine.index()].legs < self.pool_max
     }
 
     /// A leg's connection is parked or gone.

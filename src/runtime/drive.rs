@@ -33,8 +33,7 @@ pub async fn connection<R: Rt>(
         token,
         peer.ip().is_loopback(),
     );
-    let mut reader = Some(reader);
-    let mut writer = Some(writer);
+    let (mut reader, mut writer) = (Some(reader), Some(writer));
     let mut read_buf = Vec::with_capacity(limits::CLIENT_READ_BYTES);
     let mut client_read = pin!(None);
     let mut client_write = pin!(None);
@@ -46,7 +45,12 @@ pub async fn connection<R: Rt>(
     let mut turns = 0;
 
     loop {
-        // What is wanted, until nothing more is.
+        // What is wanted, until nothing more is. A leg whose wait is over may fail at once, which makes more wishes: it comes first.
+        for (slot, leg) in legs.iter_mut().enumerate() {
+            if let Some(op) = leg.wait_over(&cell, &mut conn, slot) {
+                leg_ops[slot].as_mut().set(Some(leg_op::<R>(op)));
+            }
+        }
         loop {
             let next = conn.next_command(&cell.shard.borrow());
             let Some((slot, command)) = next else { break };
@@ -55,7 +59,6 @@ pub async fn connection<R: Rt>(
                 .map(leg_op::<R>);
             leg_ops[slot].as_mut().set(op);
         }
-        cell.pass_on(&mut cell.shard.borrow_mut());
         if let Some(half) = writer.take() {
             match conn.take_output(&cell.shard.borrow(), cell.now()) {
                 Some((buf, from)) => {
@@ -118,7 +121,9 @@ pub async fn connection<R: Rt>(
             if let Poll::Ready(done) = poll_slot(client_read.as_mut(), cx) {
                 return Poll::Ready(Event::Read(done));
             }
-            legs.iter().for_each(|leg| leg.register(&cell, cx.waker()));
+            if legs.iter().any(|leg| leg.poll_wait(&cell, cx).is_ready()) {
+                return Poll::Ready(Event::Room);
+            }
             if mail.poll(cx).is_ready() {
                 return Poll::Ready(Event::Mail);
             }
@@ -156,6 +161,7 @@ pub async fn connection<R: Rt>(
                 read_buf = buf;
             }
             Event::Leg(slot, done) => legs[slot].done(&mut conn, shard, now, slot, done),
+            Event::Room => {}
             Event::Mail => match mail.take() {
                 Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
                 Some(ConnectionMail::Look) => conn.look(shard, now),
@@ -182,6 +188,8 @@ enum Event<R: Rt> {
     Wrote((io::Result<usize>, Vec<u8>, R::Writer)),
     Read((io::Result<usize>, Vec<u8>, R::Reader)),
     Leg(usize, LegDone<R>),
+    /// A leg that waits for a connection may make one.
+    Room,
     Mail,
     Timer,
 }

@@ -4,7 +4,7 @@
 //! connection counts among its engine's until it is parked or dropped.
 
 use std::io;
-use std::task::Waker;
+use std::task::{Context, Poll};
 
 use super::cell::ShardCell;
 use super::io::Rt;
@@ -146,16 +146,26 @@ impl<R: Rt> LegIo<R> {
         dial.map(LegOp::Dial)
     }
 
-    /// What can be done without being told: connect when a wait is over, send once connected, read when the machine wants more.
+    /// Connects when a wait is over.
+    pub(super) fn wait_over(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &mut Connection,
+        slot: usize,
+    ) -> Option<LegOp<R>> {
+        match self.waiting {
+            true => self.connect(cell, conn, slot),
+            false => None,
+        }
+    }
+
+    /// What can be done without being told: send once connected, read when the machine wants more.
     pub(super) fn next(
         &mut self,
         cell: &ShardCell<R>,
         conn: &mut Connection,
         slot: usize,
     ) -> Option<LegOp<R>> {
-        if self.waiting {
-            return self.connect(cell, conn, slot);
-        }
         if let Some(op) = self.send() {
             return Some(op);
         }
@@ -166,10 +176,15 @@ impl<R: Rt> LegIo<R> {
         }
     }
 
-    /// Wakes `waker` when a wait for a connection may be over.
-    pub(super) fn register(&self, cell: &ShardCell<R>, waker: &Waker) {
-        if let (true, Some(engine)) = (self.waiting, self.engine) {
-            cell.wait_for(engine, waker);
+    /// Ready when a wait for a connection may be over.
+    pub(super) fn poll_wait(&self, cell: &ShardCell<R>, cx: &Context<'_>) -> Poll<()> {
+        match self.engine.filter(|_| self.waiting) {
+            Some(engine) if cell.has_room(engine) => Poll::Ready(()),
+            Some(engine) => {
+                cell.wait_for(engine, cx.waker());
+                Poll::Pending
+            }
+            None => Poll::Pending,
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::client::{self, data_of};
 use super::engine::Refusing;
-use super::world::{Fleet, World, everywhere, number};
+use super::world::{Fleet, Setup, World, everywhere, in_each, number};
 
 const TEXT: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
@@ -73,6 +73,39 @@ fn a_socket_that_died_in_the_pool_is_no_ones_fault() {
                 assert_eq!(grew("/served"), 2, "{leg}");
             }
         }
+    });
+}
+
+/// With as many connections to an engine as it may have, the next leg waits for one of them, and for nothing else: whoever waited was
+/// once woken and did not look, until some other event or its time-out came.
+// proves R-FLT-1
+#[test]
+fn a_leg_that_waits_for_a_connection_goes_on_when_one_is_free() {
+    // Both clients on one shard: pools are a shard's own.
+    let setups: Vec<_> = Setup::all().into_iter().filter(|s| s.shards == 1).collect();
+    in_each(&setups, |setup| {
+        let fleet = Fleet::pair().with("engine", "pool_max", 1);
+        // No clock of another kind may come to its help.
+        let fleet = fleet
+            .with("engine", "pool_timeout_s", 3600)
+            .with("engine", "connect_timeout_s", 600)
+            .with("runtime", "header_timeout_s", 600);
+        let world = World::start(setup, &fleet);
+        let slow = json!({"chunks": [event("a"), {"delay_ms": 500}, DONE]});
+        world
+            .engines
+            .script(&json!({"decode": [slow, {"default": true}]}));
+        let (mut first, mut second) = (world.connect(), world.connect());
+        first.send(&client::post(TEXT, &counted(true)));
+        world.until_leg("decode", 1);
+        second.send(&client::post(TEXT, &counted(true)));
+        world.until_leg("prefill", 2);
+        for client in [&mut first, &mut second] {
+            let answer = client.answer();
+            assert_eq!(answer.status, Some(200), "{}", answer.text());
+            assert!(answer.text().ends_with(DONE));
+        }
+        assert_eq!(number(&world.at_rest(), "/served"), 2);
     });
 }
 
