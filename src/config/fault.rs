@@ -147,10 +147,14 @@ impl<'a> Faults<'a> {
     }
 }
 
-/// Text without anything that could break the line or the terminal.
+/// Text without anything that could break the line or the terminal, cut where it is long.
 fn line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for ch in text.chars() {
+    for (i, ch) in text.chars().enumerate() {
+        if i == SHOWN_MAX {
+            out.push('…');
+            break;
+        }
         if ch.is_control() || matches!(ch, '\u{2028}' | '\u{2029}' | '\u{200e}'..='\u{202e}') {
             out.extend(ch.escape_default());
         } else {
@@ -159,6 +163,9 @@ fn line(text: &str) -> String {
     }
     out
 }
+
+/// Characters shown of a name or a value: a file may hold longer ones, nobody reads them.
+const SHOWN_MAX: usize = 400;
 
 /// More faults than this help nobody, and each costs a walk over its line.
 const FAULTS_MAX: usize = 100;

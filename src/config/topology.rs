@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use super::checked::{Engine, Fleet};
 pub use super::profiles::Profile;
-use super::words::{Admission, Role};
+use super::words::{Admission, Dialect, Role};
 use crate::base::units::EngineId;
 
 /// Everything a request needs to know of the fleet.
@@ -41,11 +41,17 @@ pub struct EngineView {
 impl Snapshot {
     /// Literal addresses are filled in at once; names wait for whoever resolves them.
     pub fn new(epoch: u64, fleet: Fleet) -> Self {
+        // An SGLang engine is started for one role and answers the other's legs wrongly, without an error.
+        let fixed = fleet.engine.dialect == Dialect::Sglang;
+        let view = |(i, engine)| {
+            let view = EngineView::new(EngineId(i), engine);
+            EngineView {
+                pin: view.pin || fixed,
+                ..view
+            }
+        };
         // The file holds at most 4096 engines, so the number fits.
-        let engines = (0u16..)
-            .zip(&fleet.engines)
-            .map(|(i, engine)| EngineView::new(EngineId(i), engine))
-            .collect();
+        let engines = (0u16..).zip(&fleet.engines).map(view).collect();
         Snapshot {
             epoch,
             fleet,

@@ -161,8 +161,9 @@ impl Exchange {
         self.prompt_tokens = tokens;
         self.estimated = estimated;
         self.marks.sized = cx.now;
-        // The router may have been held while the count was awaited.
-        if let Some(standing) = cx.shard.shared.held() {
+        // The router may have been held while the count was awaited. One that drains finishes what it has taken in.
+        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
+        if let Some(standing) = held {
             return self.refuse_held(cx, standing);
         }
         if !self.is_promising(cx, false) {

@@ -295,6 +295,31 @@ fn what_drains_does_not_touch_the_next_request() {
     });
 }
 
+/// An SGLang engine does one role, whether or not the file pins it: on the other one it would end an answer after a token.
+// proves R-LEG-5
+#[test]
+fn roles_are_fixed_where_engines_are_started_for_one() {
+    everywhere(|setup| {
+        let mut fleet = sglang();
+        for n in 0..4 {
+            fleet.file["engines"][n]["pin"] = json!(false);
+        }
+        let world = World::start(setup, &fleet);
+        for _ in 0..4 {
+            assert_eq!(world.post(TEXT, &counted(true)).status, Some(200));
+        }
+        for (leg, engines) in [("prefill", [0, 1]), ("decode", [2, 3])] {
+            for seen in world.engines.legs(leg) {
+                assert!(
+                    engines.contains(&seen.engine),
+                    "{leg} on engine {}",
+                    seen.engine
+                );
+            }
+        }
+    });
+}
+
 fn plain() -> Fleet {
     let mut fleet = Fleet::new(&["both", "both"]).with("engine", "dialect", "openai");
     fleet.script = json!({"tokenize": {"status": 404, "body": {"detail": "Not Found"}}});

@@ -38,6 +38,8 @@ pub struct Engines {
 /// One leg as an engine saw it.
 pub struct Seen {
     pub leg: &'static str,
+    /// Which engine saw it.
+    pub engine: usize,
     pub path: String,
     pub headers: BTreeMap<String, String>,
     /// The body as it came.
@@ -339,6 +341,7 @@ impl Serving<'_> {
         if let Some(leg @ ("tokenize" | "prefill" | "decode")) = leg {
             let seen = Arc::new(Seen {
                 leg,
+                engine: self.engine,
                 path: target.to_owned(),
                 headers: fields(head),
                 raw,

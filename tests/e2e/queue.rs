@@ -306,3 +306,34 @@ fn who_waits_too_long_to_be_in_time_is_told_at_once() {
         assert_eq!(reason(&world.state(), "refused", "queue"), 1);
     });
 }
+
+/// A cap that no engine could honour weighs as much as a number can bear, and no more: two at once once overflowed a sum.
+// proves R-REQ-4
+#[test]
+fn huge_caps_of_many_requests_at_once_are_only_numbers() {
+    everywhere(|setup| {
+        let world = World::start(setup, &Fleet::pair());
+        for cap in [
+            "99999999999999999999",
+            "9223372036854775807",
+            "4611686018427387904",
+        ] {
+            world.engines.reset();
+            world.engines.script(&json!({"decode": endless()}));
+            let request = format!("{{\"prompt\":[1],\"stream\":true,\"max_tokens\":{cap}}}");
+            let mut clients: Vec<_> = (0..4)
+                .map(|_| {
+                    let mut client = world.connect();
+                    client.send(&client::post_bytes(TEXT, request.as_bytes()));
+                    client
+                })
+                .collect();
+            for client in &mut clients {
+                assert_eq!(client.begin_answer(1).status, Some(200), "{cap}");
+            }
+            drop(clients);
+            world.at_rest();
+        }
+        assert!(world.is_alive());
+    });
+}

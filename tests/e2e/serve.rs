@@ -249,6 +249,42 @@ fn a_drain_ends_even_if_an_exchange_does_not() {
     });
 }
 
+/// What was accepted before the signal is answered, wherever it is by then.
+// proves R-CTL-7
+#[test]
+fn a_router_that_drains_finishes_what_it_has_begun() {
+    everywhere(|setup| {
+        let fleet = Fleet::pair()
+            .with("serving", "max_connections", 1)
+            .with("serving", "queue_capacity", 4)
+            .with("serving", "queue_timeout_s", 20)
+            .with("serving", "drain_window_s", 2);
+        let world = World::start(setup, &fleet);
+        let slow = json!({"delay_ms": 400, "body": {"count": 3}});
+        world
+            .engines
+            .script(&json!({"tokenize": [slow, slow, {"default": true}]}));
+        let mut clients: Vec<_> = (0..2)
+            .map(|_| {
+                let mut client = world.connect();
+                client.send(&client::post(TEXT, &prompt(true)));
+                client
+            })
+            .collect();
+        world.until_leg("tokenize", 2);
+        world.signal("TERM");
+        world.until("draining", |world| world.said().contains("draining"));
+        let refused = world.post(TEXT, &prompt(true));
+        assert_eq!(refused.status, Some(503), "{}", refused.text());
+        for client in &mut clients {
+            let answer = client.answer();
+            assert_eq!(answer.status, Some(200), "{}", answer.text());
+            assert!(answer.complete);
+        }
+        assert_eq!(world.exit_code(), Some(0));
+    });
+}
+
 /// A debugger, a cgroup freezer or a moved machine stops the process for a while: every pending system call then ends
 /// interrupted, which is no fault of any peer.
 #[test]
