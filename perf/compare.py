@@ -3,7 +3,7 @@
 
 usage: compare.py [--bin NARWHAL] [--engine NARWHAL] [--load LOAD] [--nginx NGINX] [--cases s64,w64,...] [--rounds N] [--seconds S]
                   [--targets direct,nginx,io_uring,epoll] [--beside NAME=NARWHAL]... [--tokenize] [--quiet X]
-                  [--bar X] [--json FILE]
+                  [--patience S] [--limit S] [--bar X] [--json FILE]
 
 Each case starts a simulated engine of its own (`narwhal engine`), nginx (one worker, unbuffered, keep-alive to the engine) and Narwhal
 (one shard) on each driver; then every round runs the same load against each of them in turn, and compares within the round. The proxies
@@ -25,13 +25,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 PROXY_CORE, LOAD_CORE = 0, 1
 MODEL, TOKENS = "tiny", 64
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_S, STOP_S, RUN_S = 15, 5, 60
-TRIES = 3
+TRIES, QUIET_S = 3, 0.3
 NARWHALS = ("io_uring", "epoll")
 
 # What a case asks of the engine and of the load client. `nginx_whole`: how nginx is asked where that differs from Narwhal.
@@ -222,10 +223,21 @@ def busy():
     return sum(fields[:3]) + sum(fields[5:8])
 
 
+def await_quiet(args):
+    """Until others use little, but not for ever."""
+    end = time.monotonic() + args.patience
+    while time.monotonic() < end:
+        before, at = busy(), time.monotonic()
+        time.sleep(QUIET_S)
+        if (busy() - before) / TICKS_PER_S / (time.monotonic() - at) <= args.quiet:
+            return
+
+
 def quiet_load(case, name, target, engine, args):
     """A batch that nothing else on the machine disturbed, or the least disturbed of a few."""
     best = None
     for _ in range(TRIES):
+        await_quiet(args)
         ours = [pid for pid in (engine, target[1]) if pid]
         before = busy() - sum(map(ticks, ours)) - sum(os.times()[:4]) * TICKS_PER_S
         at = time.monotonic()
@@ -249,6 +261,8 @@ def measure(name, args):
         order = list(targets)
         for number in range(args.rounds):
             for target in order:
+                if args.over.is_set() or time.monotonic() > args.end:
+                    return {target: batches[:number] for target, batches in rounds.items()}
                 batch = quiet_load(case, target, targets[target], engine, args)
                 rounds[target].append(batch)
                 fault = f" WRONG: {batch['fault']}" if batch["fault"] else ""
@@ -340,21 +354,28 @@ def main():
     parser.add_argument("--tokenize", action="store_true", help="Narwhal asks the engine for each prompt's length, its default")
     parser.add_argument("--bar", type=float, default=1.5, help="most that a case may cost of what nginx does")
     parser.add_argument("--quiet", type=float, default=0.15, help="part of a core that others may use; a batch over it is tried again")
+    parser.add_argument("--patience", type=float, default=10, help="seconds that a batch waits for a quiet machine at most")
     parser.add_argument("--json", metavar="FILE", help="also every batch, as JSON")
+    parser.add_argument("--limit", type=float, default=900, help="seconds after which no further batch begins")
     args = parser.parse_args()
+    args.over, args.end = threading.Event(), time.monotonic() + args.limit
     try:
         check(args)
     except Missing as missing:
         print(f"compare.py: {missing}", file=sys.stderr)
         return 2
-    # So that what was started is stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Seen between batches, so that what was started is stopped. An exception out of a handler could leave a lock behind.
+    signal.signal(signal.SIGTERM, lambda *_: args.over.set())
     rows, batches = [], {}
     for name in args.cases:
-        batches[name] = measure(name, args)
-        rows += summary(name, batches[name], args.bar)
+        rounds = measure(name, args)
+        if not all(rounds.values()):
+            print(f"# stopped before {name} had a round", file=sys.stderr)
+            break
+        batches[name] = rounds
+        rows += summary(name, rounds, args.bar)
     print(table(rows))
-    for name in args.cases:
+    for name in batches:
         print(f"{name}: {CASES[name]['what']}, {CASES[name]['connections']} connections, {TOKENS} tokens an answer")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as out:
