@@ -86,6 +86,7 @@ const ROOMS: &[Room] = &[
             "crossbeam_utils",
             "thiserror",
             "crossbeam_queue",
+            "io_uring",
             "libc",
             "monoio",
             "rustls",
