@@ -44,9 +44,10 @@ CASES = {
     "p1000": dict(what="20 ms a token, staggered", connections=1000, unit="events", bar=True, engine=["--tpot-ms", "20"],
                   stagger_ms=TOKENS * 20),
     "a64": dict(what="assembled; nginx relays the stream", connections=64, unit="requests", bar=True, whole=True, nginx_whole=False),
+    "r64": dict(what="429 before the body of 1 KiB; nginx returns 429", connections=64, unit="requests", bar=True, refused=True),
     "pd64": dict(what="prefill and decode; nginx has one leg", connections=64, unit="requests", bar=False, legs=2),
 }
-DEFAULT_CASES = ["s64", "w64", "p1000", "a64", "pd64"]
+DEFAULT_CASES = ["s64", "w64", "p1000", "a64", "r64", "pd64"]
 
 
 class Missing(Exception):
@@ -104,7 +105,7 @@ def free_ports(count):
     return ports
 
 
-def nginx_config(folder, port, upstream):
+def nginx_config(folder, port, upstream, refuse=False):
     path = os.path.join(folder, "nginx.conf")
     user = "user root;" if os.geteuid() == 0 else ""
     temporary = "".join(f"  {kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
@@ -126,6 +127,7 @@ http {{
   server {{
     listen 127.0.0.1:{port} backlog=4096;
     location / {{
+      {"return 429;" if refuse else ""}
       proxy_pass http://engines;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
@@ -138,7 +140,7 @@ http {{
     return path
 
 
-def fleet(folder, engines, tokenize):
+def fleet(folder, engines, tokenize, seats=8192):
     path = os.path.join(folder, "fleet.json")
     roles = ["both"] if len(engines) == 1 else ["prefill", "decode"]
     with open(path, "w", encoding="ascii") as out:
@@ -146,7 +148,7 @@ def fleet(folder, engines, tokenize):
             "schema": "narwhal.fleet", "schema_version": 2, "model": MODEL,
             "engines": [{"iid": role, "url": f"http://127.0.0.1:{port}", "role": role} for role, port in zip(roles, engines)],
             "slo": {"ttft_s": 60.0, "tpot_s": 10.0},
-            "serving": {"admission": "open", "max_connections": 8192},
+            "serving": {"admission": "open", "max_connections": seats},
             "engine": {"connector": "none" if len(engines) == 1 else "nixl", "tokenize": tokenize},
         }, out)
     return path
@@ -173,14 +175,16 @@ def started(case, args):
         argv = [args.engine, "engine", *listens, "--model", MODEL, *case.get("engine", [])]
         engine = start("engine", argv, LOAD_CORE, engines[-1])
         targets = {}
-        if "direct" in args.targets and legs == 1 and not case.get("whole"):
+        refused = case.get("refused", False)
+        if "direct" in args.targets and legs == 1 and not case.get("whole") and not refused:
             targets["direct"] = (engines[-1], None)
         if "nginx" in args.targets:
-            config = nginx_config(folder, nginx, engines[-1])
+            config = nginx_config(folder, nginx, engines[-1], refused)
             process = start("nginx", [args.nginx, "-p", folder, "-e", "stderr", "-c", config], PROXY_CORE, nginx)
             targets["nginx"] = (nginx, process.only_child())
         for (name, driver, path), port in zip(routers, narwhals):
-            argv = [path, "serve", "--fleet", fleet(folder, engines, args.tokenize), "--listen", f"127.0.0.1:{port}",
+            seats = 1 if refused else 8192
+            argv = [path, "serve", "--fleet", fleet(folder, engines, args.tokenize, seats), "--listen", f"127.0.0.1:{port}",
                     "--shards", "1", "--cpus", str(PROXY_CORE), "--driver", driver]
             targets[name] = (port, start(name, argv, PROXY_CORE, port).child.pid)
         yield targets, engine.child.pid
@@ -193,7 +197,7 @@ def load(case, name, target, engine, args):
     watch = [engine] + ([pid] if pid else [])
     argv = [args.load, "--target", f"127.0.0.1:{port}", "--connections", str(case["connections"]), "--tokens", str(TOKENS),
             "--model", MODEL, "--stagger-ms", str(case.get("stagger_ms", 0)), "--count-ms", str(round(args.seconds * 1000)),
-            *(["--whole"] if whole else []), *[word for p in watch for word in ("--watch", str(p))]]
+            *(["--whole"] if whole else []), *(["--refused"] if case.get("refused") else []), *[word for p in watch for word in ("--watch", str(p))]]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_S + args.seconds,
                           preexec_fn=lambda: os.sched_setaffinity(0, {LOAD_CORE}))
     if not done.stdout:

@@ -40,6 +40,9 @@ struct Args {
     /// Ask for one JSON answer instead of a stream.
     #[arg(long)]
     whole: bool,
+    /// Every request is to be refused with 429, body of 1 KiB and all; one that comes first and never ends holds the only place.
+    #[arg(long)]
+    refused: bool,
     #[arg(long, value_name = "NAME", default_value = "tiny")]
     model: String,
     /// The first requests are spread over this, evenly.
@@ -102,6 +105,13 @@ fn main() -> ExitCode {
 
 async fn measure(load: Rc<Load>) -> ExitCode {
     let clock = MonotonicClock::new();
+    let mut held = None;
+    if load.args.refused {
+        match hold(load.args.target).await {
+            Ok(connection) => held = Some(connection),
+            Err(error) => *load.fault.borrow_mut() = Some(format!("hold: {error}")),
+        }
+    }
     for index in 0..load.args.connections {
         Monoio::spawn(client(load.clone(), index));
     }
@@ -119,6 +129,7 @@ async fn measure(load: Rc<Load>) -> ExitCode {
     while load.live.get() > 0 && clock.now() < end {
         Monoio::sleep(ms(5)).await;
     }
+    drop(held);
     let mut fault = load.fault.borrow_mut();
     if load.live.get() > 0 && fault.is_none() {
         *fault = Some(format!("{} answers did not end", load.live.get()));
@@ -159,7 +170,12 @@ async fn client(load: Rc<Load>, index: u32) {
         (load.args.stagger_ms as f64 * share) as u64,
     ))
     .await;
-    if let Err(why) = requests(&load).await {
+    let served = if load.args.refused {
+        refusals(&load).await
+    } else {
+        requests(&load).await
+    };
+    if let Err(why) = served {
         load.fault.borrow_mut().get_or_insert(why);
         load.stop.set(true);
     }
@@ -198,6 +214,66 @@ async fn requests(load: &Load) -> Result<(), String> {
         load.requests.set(load.requests.get() + 1);
     }
     Ok(())
+}
+
+/// A request whose body never comes.
+async fn hold(target: SocketAddr) -> std::io::Result<impl Sized> {
+    let (reader, writer) = Monoio::connect(target).await?;
+    let head = b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: 1024\r\n\r\n";
+    let (sent, _, writer) = writer.write_all(head.to_vec(), 0).await;
+    sent?;
+    // It has arrived before the others are sent.
+    Monoio::sleep(Duration::from_millis(100)).await;
+    Ok((reader, writer))
+}
+
+async fn refusals(load: &Load) -> Result<(), String> {
+    let connected = Monoio::connect(load.args.target).await;
+    let (mut reader, mut writer) = connected.map_err(|error| format!("connect: {error}"))?;
+    let body = format!(
+        r#"{{"model":"{}","prompt":"{:0>980}"}}"#,
+        load.args.model, 7
+    );
+    let mut out = Vec::with_capacity(2_048);
+    let mut buf = Vec::with_capacity(READ_BYTES);
+    while !load.stop.get() {
+        out.clear();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            load.args.target,
+            body.len()
+        );
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(body.as_bytes());
+        let sent;
+        (sent, out, writer) = writer.write_all(out, 0).await;
+        sent.map_err(|error| format!("send: {error}"))?;
+        while !is_whole_refusal(&buf)? {
+            let got;
+            (got, buf, reader) = reader.read(buf).await;
+            if got.map_err(|error| format!("read: {error}"))? == 0 {
+                return Err("closed".to_owned());
+            }
+        }
+        buf.clear();
+        load.requests.set(load.requests.get() + 1);
+    }
+    Ok(())
+}
+
+/// Whether all of a 429 with a length is there.
+fn is_whole_refusal(bytes: &[u8]) -> Result<bool, String> {
+    let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
+        return Ok(false);
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    if !head.starts_with("http/1.1 429") {
+        return Err(format!("not refused: {head}"));
+    }
+    let length = head.split("content-length: ").nth(1);
+    let length = length.and_then(|rest| rest.split("\r\n").next()?.parse::<usize>().ok());
+    let length = length.ok_or("a refusal without a length")?;
+    Ok(bytes.len() >= end + 4 + length)
 }
 
 fn request(args: &Args, prompt: &str, out: &mut Vec<u8>) {
