@@ -212,6 +212,38 @@ fn an_arrival_beside_a_waiter() {
     });
 }
 
+/// A shard stops: its clients leave the line and what it held goes back, while another shard asks. Nothing stays behind with it.
+// proves R-ADM-2
+#[test]
+fn a_shard_that_stops_leaves_nothing_behind() {
+    model(|| {
+        let gate = Arc::new(Gate::new(1, 2, 2));
+        let permit = gate.acquire(1).expect("one");
+        let Asked::Waits(ticket) = ask(&gate, 1) else {
+            panic!("the permit is out");
+        };
+        let stops = gate.clone();
+        let stopping = thread::spawn(move || {
+            released(&stops, 1, permit);
+            leave(&stops, 1, ticket);
+        });
+        let asked = ask(&gate, 0);
+        stopping.join().expect("the shard that stops");
+        assert!(gate.granted(1).is_empty());
+        let permit = match asked {
+            Asked::Permit(permit) => permit,
+            Asked::Waits(ticket) => {
+                let (got, permit) = gate.granted(0).pop().expect("a grant");
+                assert_eq!(got, ticket);
+                permit
+            }
+            Asked::Full => panic!("the line has room"),
+        };
+        released(&gate, 0, permit);
+        assert_eq!((gate.held(), gate.waiting()), (0, 0));
+    });
+}
+
 /// The limit falls while permits come back: what is owed is collected once.
 // proves R-ADM-1
 #[test]
