@@ -244,6 +244,37 @@ fn a_shard_that_stops_leaves_nothing_behind() {
     });
 }
 
+/// A shard that keeps arriving passes a waiter at most once: its next step brings it to the lock.
+// proves R-ADM-2
+#[test]
+fn a_shard_passes_a_waiter_at_most_once() {
+    model(|| {
+        let gate = Arc::new(Gate::new(1, 2, 1));
+        let permit = gate.acquire(0).expect("one");
+        let arrives = gate.clone();
+        // Nothing is free before the release, which comes after the waiter has joined: whatever they take is taken past it.
+        let arrivals = thread::spawn(move || {
+            let mut passed = 0;
+            for _ in 0..2 {
+                if let Some(permit) = arrives.acquire(1) {
+                    passed += 1;
+                    released(&arrives, 1, permit);
+                }
+            }
+            passed
+        });
+        let Asked::Waits(ticket) = ask(&gate, 0) else {
+            panic!("the permit is out");
+        };
+        released(&gate, 0, permit);
+        assert!(arrivals.join().expect("the other shard") <= 1);
+        let (got, permit) = gate.granted(0).pop().expect("a grant");
+        assert_eq!(got, ticket);
+        released(&gate, 0, permit);
+        assert_eq!((gate.held(), gate.waiting()), (0, 0));
+    });
+}
+
 /// The limit falls while permits come back: what is owed is collected once.
 // proves R-ADM-1
 #[test]

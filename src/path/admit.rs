@@ -1,8 +1,8 @@
 //! Stage `admit`: may this request be in flight, and how long is its prompt?
 //!
-//! Before the body: retention, held router, no live engine, declared size. After the checks: the prompt's token count (our own for token
-//! arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat or a wait for one. Order is the
-//! contract's: an overloaded or held router answers before it looks at the body.
+//! Before the body: retention, saturation, held router, no live engine, declared size. After the checks: the prompt's token count (our
+//! own for token arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat or a wait for one.
+//! Order is the contract's: an overloaded or held router answers before it looks at the body.
 
 use super::Stage;
 use super::answer::Refusal;
@@ -35,12 +35,12 @@ impl Exchange {
             self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Retained));
             return false;
         }
-        if let Some(standing) = cx.shard.shared.held() {
-            self.refuse_held(cx, standing);
-            return false;
-        }
         if cx.shard.is_saturated() {
             self.refuse(cx, OVERLOADED, End::Rejected(RejectReason::Saturated));
+            return false;
+        }
+        if let Some(standing) = cx.shard.shared.held() {
+            self.refuse_held(cx, standing);
             return false;
         }
         if !cx.shard.any_available() {

@@ -54,7 +54,7 @@ impl Connection {
         for slot in 0..self.legs.len() {
             match self.legs[slot].state {
                 State::Idle | State::Draining if !self.io.has_command(slot) => {}
-                // The prefill leg beside a decode leg that is done answers in a moment.
+                // The prefill leg beside a decode leg that is done answers in a moment, even if it is only just on its way.
                 State::Opening | State::Head if self.legs[slot].kind != Some(Leg::Prefill) => {
                     self.io.close_leg(slot);
                 }

@@ -130,6 +130,7 @@ impl Exchange {
     fn handoff_expired(&self, cx: &Cx) -> bool {
         let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
         !self.handoff.params.is_empty()
+            && self.handoff_rides()
             && bound.is_some_and(|bound| cx.now.since(self.handoff.made) > bound)
     }
 

@@ -81,7 +81,9 @@ impl Cause {
             Cause::Status(429 | 503) => Some(FaultClass::Overload),
             Cause::Status(408 | 500..) => Some(FaultClass::InferenceStatus),
             Cause::Status(_) | Cause::PoolStarved => None,
-            Cause::Handoff | Cause::HandoffExpired => Some(FaultClass::KvHandoff),
+            Cause::Handoff => Some(FaultClass::KvHandoff),
+            // It grew old here.
+            Cause::HandoffExpired => None,
             Cause::BadHttp | Cause::BadIds | Cause::Termination | Cause::Abort => {
                 Some(FaultClass::Stream)
             }
@@ -111,16 +113,16 @@ impl Exchange {
             return self.pass_refusal(cx, cause);
         }
         // A socket that died between two uses says nothing about its engine, which may be the only one: the next legs
-        // of this request take new sockets.
+        // of this request take new sockets. Nor does a handoff that grew old while it waited here.
         let stale = cause == Cause::StaleSocket;
         self.fresh_sockets |= stale;
-        if !stale {
+        if !stale && cause != Cause::HandoffExpired {
             self.avoid.failed(engine);
-        }
-        if let (Stage::Decode, false, Some(Placement::TwoLegs { prefill, .. })) =
-            (self.phase(), stale, self.placement)
-        {
-            self.avoid.produced(prefill);
+            if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) =
+                (self.phase(), self.placement)
+            {
+                self.avoid.produced(prefill);
+            }
         }
         if cause.is_transient() && self.attempt < cx.shard.snapshot.fleet.serving.max_attempts {
             if self.find_placement(cx).is_none() {

@@ -123,7 +123,10 @@ fn step(world: &mut World, tape: &mut Tape) {
             ][tape.below(4)];
             world.stand(to);
         }
-        31 => world.control_answers(),
+        31 => {
+            world.control_answers();
+            world.look_around();
+        }
         32 if tape.below(8) == 7 => world.close_when_idle(),
         // A good turn for everyone.
         _ => {

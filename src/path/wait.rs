@@ -2,7 +2,7 @@
 //!
 //! A connection in a line is woken to look: its permit may have come, or the router is held and the wait is over. A wait has a bound of
 //! its own beside the request's deadline: `queue_timeout_s` for a seat, the handoff's age for decode. Whoever leaves gives its place up at
-//! once. Invariant: `place.is_some()` ⇒ no leg of this exchange is at work but those of the attempt that waits.
+//! once. Invariant: `place_in_line.is_some()` ⇒ no leg of this exchange is at work.
 
 use super::Stage;
 use super::accept::Connection;
@@ -178,7 +178,8 @@ impl Exchange {
             }
             Asked::Waits(ticket) => {
                 let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
-                let bound = bound.filter(|_| !self.handoff.params.is_empty());
+                let rides = !self.handoff.params.is_empty() && self.handoff_rides();
+                let bound = bound.filter(|_| rides);
                 let bound = bound.map(|bound| self.handoff.made + bound);
                 self.wait_in_line(cx, (Awaited::Phase(engine, phase), ticket), bound);
                 false

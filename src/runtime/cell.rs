@@ -170,7 +170,7 @@ impl<R: Rt> ShardCell<R> {
         let shard = &mut *self.shard.borrow_mut();
         for line in shard.lines() {
             self.call(shard.fetch_grants(line));
-            if line == Awaited::Seat && shard.shared.held().is_some() {
+            if shard.shared.held().is_some() {
                 self.call(shard.waiting(line));
             }
         }

@@ -59,6 +59,7 @@ pub async fn connection<R: Rt>(
                 .map(leg_op::<R>);
             leg_ops[slot].as_mut().set(op);
         }
+        cell.pass_on(&mut cell.shard.borrow_mut());
         if let Some(half) = writer.take() {
             match conn.take_output(&cell.shard.borrow(), cell.now()) {
                 Some((buf, from)) => {

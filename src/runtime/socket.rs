@@ -1,6 +1,6 @@
 //! Plain socket calls that no runtime needs to know: bind, peek, last words, cut.
 //!
-//! Owns no descriptor. Holds the one `unsafe` of the room: turning the number of a descriptor that somebody
+//! Owns no descriptor. Holds the room's `unsafe`, among it turning the number of a descriptor that somebody
 //! owns back into a borrow of it. Invariant: a number is used only while its owner is provably alive.
 
 use std::any::Any;

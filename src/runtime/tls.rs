@@ -14,10 +14,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
+use self::records::Records;
 use super::io::{ReadHalf, Rt, WriteHalf};
 use crate::base::limits;
 use crate::base::units::EngineId;
 use crate::config::topology::{EngineView, Snapshot};
+
+mod records;
 
 /// Whose signature under an engine's certificate counts.
 #[derive(Clone)]
@@ -45,6 +48,8 @@ pub(super) struct TlsStream<R: Rt> {
     /// Records as they came; the first `taken` bytes are rustls's already.
     inbound: Vec<u8>,
     taken: usize,
+    /// How far into a record rustls's bytes go.
+    records: Records,
     /// Records on their way out; empty between operations.
     outbound: Vec<u8>,
     /// The last read filled its buffer, so rustls may hold more.
@@ -135,6 +140,7 @@ pub(super) async fn handshake<R: Rt>(
         writer: Some(writer),
         inbound: Vec::with_capacity(limits::TLS_READ_BYTES),
         taken: 0,
+        records: Records::default(),
         outbound: Vec::new(),
         more: false,
         closed: false,
@@ -178,7 +184,8 @@ impl<R: Rt> TlsStream<R> {
 
     /// Whether the peer is still there and silent, as far as we know without decrypting.
     pub(super) fn is_quiet(&self) -> bool {
-        let nothing_left = !self.more && self.taken == self.inbound.len();
+        let nothing_left =
+            !self.more && self.taken == self.inbound.len() && self.records.at_border();
         let well = !self.closed && self.fault.is_none();
         nothing_left && well && self.reader.as_ref().is_some_and(ReadHalf::is_quiet)
     }
@@ -259,6 +266,8 @@ impl<R: Rt> TlsStream<R> {
     fn feed(&mut self) -> io::Result<bool> {
         while self.taken < self.inbound.len() {
             let count = self.tls.read_tls(&mut &self.inbound[self.taken..])?;
+            self.records
+                .pass(&self.inbound[self.taken..self.taken + count]);
             self.taken += count;
             let invalid = |fault| io::Error::new(ErrorKind::InvalidData, fault);
             let state = self.tls.process_new_packets().map_err(invalid)?;

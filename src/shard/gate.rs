@@ -12,7 +12,8 @@
 //! word; a fence between the two halves of each. So one of them sees the other, and hands the credit to the lowest ticket under the lock.
 //! An arrival that read the word just before may still take a credit: one a shard.
 //!
-//! Invariant: Σ cells + permits out = limit + debt. Debt is what a lowered limit has yet to collect; it comes before any waiter.
+//! Invariant: Σ cells + permits out = limit + debt. Debt is what a lowered limit ([`Gate::set_limit`], for reloads) has yet to collect; it
+//! comes before any waiter.
 
 use std::collections::VecDeque;
 

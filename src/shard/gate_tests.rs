@@ -110,12 +110,13 @@ fn a_gate_of_nothing_lets_nobody_in() {
     assert_eq!(gate.ask(3, &mut Vec::new()), Asked::Full);
 }
 
+const LIMIT: usize = 5;
+
 /// Eight shards on however many cores there are. Each holds what it may, waits, leaves at random, and checks the bound from inside.
 // proves R-ADM-1, R-ADM-2, R-ADM-3
 #[test]
 fn eight_shards_at_once() {
     const SHARDS: usize = 8;
-    const LIMIT: usize = 5;
     const ROOM: usize = 9;
     let gate = Gate::new(LIMIT, SHARDS, ROOM);
     let out = AtomicU64::new(0);
@@ -189,7 +190,7 @@ impl<'a> OneShard<'a> {
 
     fn takes(&mut self, permit: Permit) {
         assert!(
-            self.out.fetch_add(1, Ordering::AcqRel) < 5,
+            self.out.fetch_add(1, Ordering::AcqRel) < LIMIT as u64,
             "over the limit"
         );
         self.served += 1;

@@ -1,34 +1,40 @@
 //! Handoffs that nobody fetched: until its lease ends the KV stays on the engine that made it, so its tokens stay on that engine's line.
 //!
-//! Owned by one shard. Invariants: leases end in the order in which they were added (one lease length for all, and time goes forward);
-//! at most [`ORPHANS_MAX`] are held.
+//! Owned by one shard. A handoff is given up later than it was made, so leases do not end in the order in which they come here.
+//! Invariant: at most [`ORPHANS_MAX`] are held.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use super::board::{Board, KvHold};
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 
-/// Holds, and when each ends.
+/// Holds by the end of their lease, and a number that tells equal ones apart.
 #[derive(Debug, Default)]
-pub struct Orphans(VecDeque<(Instant, KvHold)>);
+pub struct Orphans {
+    held: BTreeMap<(Instant, u64), KvHold>,
+    added: u64,
+}
 
 /// More than that are not held. 500 a second for 30 s.
 const ORPHANS_MAX: usize = 16_384;
 
 impl Orphans {
     pub fn add(&mut self, board: &Board, producer: EngineId, tokens: u64, until: Instant) {
-        if self.0.len() < ORPHANS_MAX {
-            self.0.push_back((until, board.hold_kv(producer, tokens)));
+        if self.held.len() < ORPHANS_MAX {
+            self.added += 1;
+            let hold = board.hold_kv(producer, tokens);
+            self.held.insert((until, self.added), hold);
         }
     }
 
     /// Lets go of those whose lease has ended.
     pub fn end_leases(&mut self, board: &Board, now: Instant) {
-        while self.0.front().is_some_and(|(until, _)| *until <= now) {
-            if let Some((_, hold)) = self.0.pop_front() {
-                board.release_kv(hold);
+        while let Some(first) = self.held.first_entry() {
+            if first.key().0 > now {
+                return;
             }
+            board.release_kv(first.remove());
         }
     }
 }
@@ -44,8 +50,9 @@ mod tests {
         let mut orphans = Orphans::default();
         let at = Instant::from_nanos;
         let producer = EngineId(1);
-        orphans.add(&board, producer, 100, at(10));
+        // Given up last, made first.
         orphans.add(&board, producer, 7, at(20));
+        orphans.add(&board, producer, 100, at(10));
         for (now, held) in [(9, 107), (10, 7), (19, 7), (25, 0)] {
             orphans.end_leases(&board, at(now));
             assert_eq!(board.line(producer).outstanding_tokens(), held, "at {now}");

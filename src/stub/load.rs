@@ -279,9 +279,6 @@ impl Resident {
 
     fn leave(&mut self) {
         let load = &*self.load;
-        if let Some(rid) = &self.rid {
-            load.rids.borrow_mut().remove(rid);
-        }
         debug_assert!(load.running.get() >= 1);
         debug_assert!(load.kv_tokens.get() >= self.tokens);
         load.running.set(load.running.get() - 1);
@@ -293,6 +290,9 @@ impl Resident {
 
 impl Drop for Resident {
     fn drop(&mut self) {
+        if let Some(rid) = &self.rid {
+            self.load.rids.borrow_mut().remove(rid);
+        }
         if self.on {
             self.leave();
         } else {

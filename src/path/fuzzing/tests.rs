@@ -200,3 +200,43 @@ fn a_shard_that_is_late_sends_new_work_away() {
         assert_eq!(late, ends == Outcome::Rejected);
     }
 }
+
+// proves R-CTL-2, R-ADM-9
+#[test]
+fn a_held_router_ends_waits_even_of_those_it_has_just_let_in() {
+    for granted in [false, true] {
+        let mut calm = Calm::new(0);
+        calm.then(|w| w.hold_permits(1));
+        calm.asks(
+            &[
+                b"POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: 16\r\n\r\n",
+                &b"{\"prompt\":[1,2]}"[..],
+            ]
+            .concat(),
+        );
+        assert_eq!(calm.0.shard.lines().len(), 1);
+        calm.0.stand(Standing::Standby);
+        if granted {
+            calm.then(|w| w.hold_permits(0));
+        } else {
+            calm.then(World::look_around);
+        }
+        assert!(calm.0.shard.lines().is_empty());
+        calm.settles();
+        assert_eq!(calm.ended(Outcome::Rejected), 1, "granted {granted}");
+        assert!(calm.0.client.received.starts_with(b"HTTP/1.1 503"));
+        assert!(calm.0.legs.iter().all(Option::is_none));
+    }
+}
+
+/// Saturation is told before anything that depends on the router's state.
+// proves R-ADM-9
+#[test]
+fn a_late_shard_says_so_before_it_says_that_it_is_held() {
+    let mut calm = Calm::new(ONE_LEG);
+    calm.0.shard.loop_delay = Duration::from_secs(1);
+    calm.0.stand(Standing::Standby);
+    calm.asks(&[HEAD, BODY].concat());
+    calm.settles();
+    assert!(calm.0.client.received.starts_with(b"HTTP/1.1 429"));
+}

@@ -179,6 +179,16 @@ impl World {
         }
     }
 
+    /// What a shard does by itself now and then.
+    pub fn look_around(&mut self) {
+        for line in self.shard.lines() {
+            self.look(line);
+            if self.shard.shared.held().is_some() {
+                self.conn.look(&mut self.shard, self.now);
+            }
+        }
+    }
+
     fn command(&mut self, slot: usize, command: LegCommand, tape: &mut Tape) {
         match command {
             LegCommand::Open {
