@@ -176,9 +176,7 @@ pub async fn connection<R: Rt>(
         }
         cell.pass_on(shard);
     }
-    for leg in &mut legs {
-        leg.drop_connection(&cell);
-    }
+    legs.iter_mut().for_each(|leg| leg.drop_connection(&cell));
     cell.delist(token);
 }
 
