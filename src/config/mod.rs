@@ -45,7 +45,7 @@ pub use checked::{
     RuntimeSettings, Serving, Slo, Tls,
 };
 pub use fault::{ConfigError, Errors};
-pub use profiles::Profile;
+pub use profiles::{Curves, Profile};
 pub use source::Format;
 pub use topology::{EngineView, Snapshot};
 pub use url::Url;

@@ -12,6 +12,16 @@ use super::{Errors, Format};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     pub iid: String,
+    pub curves: Curves,
+    /// Mean absolute error of the fit, and leaving one out, as parts of 1.
+    pub decode_fit_mape: Option<f64>,
+    pub decode_cv_mape: Option<f64>,
+    pub generation_digest: Option<String>,
+}
+
+/// What it costs, and what there is room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Curves {
     pub ttft_a: f64,
     pub ttft_b: f64,
     pub ttft_c: f64,
@@ -24,13 +34,9 @@ pub struct Profile {
     pub decode_min_kv_tokens: u64,
     pub decode_max_kv_tokens: u64,
     pub kv_capacity_tokens: u64,
-    /// Mean absolute error of the fit, and leaving one out, as parts of 1.
-    pub decode_fit_mape: Option<f64>,
-    pub decode_cv_mape: Option<f64>,
-    pub generation_digest: Option<String>,
 }
 
-impl Profile {
+impl Curves {
     /// Seconds to read a prompt.
     pub fn prefill_s(&self, tokens: u64) -> f64 {
         let n = tokens as f64;
@@ -93,17 +99,19 @@ pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Profile>, Err
         let capacity = count("kv_capacity_tokens").unwrap_or(1);
         Some(Profile {
             iid: table.text("iid")?.to_owned(),
-            ttft_a: real("ttft_a"),
-            ttft_b: real("ttft_b"),
-            ttft_c: real("ttft_c"),
-            tpot_slope: real("tpot_slope"),
-            tpot_request_slope: real("tpot_request_slope"),
-            tpot_intercept: real("tpot_intercept"),
-            decode_min_requests: count("decode_min_requests").unwrap_or(1),
-            decode_max_requests: count("decode_max_requests").unwrap_or(1),
-            decode_min_kv_tokens: count("decode_min_kv_tokens").unwrap_or(1),
-            decode_max_kv_tokens: count("decode_max_kv_tokens").unwrap_or(capacity),
-            kv_capacity_tokens: capacity,
+            curves: Curves {
+                ttft_a: real("ttft_a"),
+                ttft_b: real("ttft_b"),
+                ttft_c: real("ttft_c"),
+                tpot_slope: real("tpot_slope"),
+                tpot_request_slope: real("tpot_request_slope"),
+                tpot_intercept: real("tpot_intercept"),
+                decode_min_requests: count("decode_min_requests").unwrap_or(1),
+                decode_max_requests: count("decode_max_requests").unwrap_or(1),
+                decode_min_kv_tokens: count("decode_min_kv_tokens").unwrap_or(1),
+                decode_max_kv_tokens: count("decode_max_kv_tokens").unwrap_or(capacity),
+                kv_capacity_tokens: capacity,
+            },
             decode_fit_mape: table.real("decode_fit_mape"),
             decode_cv_mape: table.real("decode_cv_mape"),
             generation_digest: table.text("generation_digest").map(str::to_owned),
@@ -172,7 +180,7 @@ mod tests {
     // proves R-SCH-1
     #[test]
     fn curves_follow_their_formulas() {
-        let p = one("");
+        let p = one("").curves;
         let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got} {want}");
         near(p.prefill_s(1_000), 1.0 + 1.0 + 0.01);
         near(p.interval_s(1_000, 2), 0.001 + 0.002 + 0.004);
@@ -182,12 +190,12 @@ mod tests {
         near(p.headroom_tokens(2.0, 2, 0.013), 500.0);
         near(p.headroom_tokens(1.0, 2, 1.0), 1_000.0);
         near(p.headroom_tokens(1.0, 2, 0.0), 1.0);
-        let flat = Profile {
+        let flat = Curves {
             tpot_slope: 0.0,
-            ..p.clone()
+            ..p
         };
         near(flat.headroom_tokens(1.0, 2, 0.0), 1_000.0);
-        let odd = Profile {
+        let odd = Curves {
             ttft_c: f64::NAN,
             tpot_intercept: -1e6,
             ..p

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use super::checked::{Engine, Fleet};
-pub use super::profiles::Profile;
+pub use super::profiles::{Curves, Profile};
 use super::words::{Admission, Dialect, Role};
 use crate::base::units::EngineId;
 

@@ -4,24 +4,29 @@
 //! the live engines of that role; when none of them is pinned and live, every unpinned engine too, for both roles.
 //! A `both` engine runs one decode-shaped leg that contains the prefill, and takes part in no two-leg attempt.
 
-use std::cmp::Ordering;
-
 use super::price;
 use crate::base::units::{EngineId, Role};
-use crate::config::topology::Profile;
+use crate::config::topology::Curves;
 
 /// One engine as placement sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub struct Candidate {
     pub id: EngineId,
-    pub iid: &'a str,
+    /// The place of its iid among all: who wins a tie.
+    pub order: u16,
     pub role: Role,
     pub pin: bool,
+    pub curves: Option<Curves>,
     /// Live, and not ejected or draining.
     pub available: bool,
     pub outstanding_tokens: u64,
     pub load: price::Load,
-    pub profile: Option<&'a Profile>,
+    /// Live ÷ profiled interval.
+    pub correction: f64,
+    /// Seconds added to its price while it is on probation.
+    pub penalty_s: f64,
+    /// Leading tokens of the prompt that it is believed to hold.
+    pub cached_tokens: u64,
 }
 
 /// Engines that this request may not use, or would rather not.
@@ -53,16 +58,14 @@ pub enum Rank {
 /// Places one attempt, or says that no engine is eligible.
 pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement> {
     let two =
-        prefill(fleet, avoid, rank).and_then(|p| decode(fleet, avoid, rank, p).map(|d| (p, d)));
-    let one = fleet
-        .iter()
-        .filter(|c| c.role == Role::Both && c.available && !avoid.has_failed(c.id))
-        .min_by(|a, b| rank.order(fleet.len(), a, b));
+        prefill(fleet, avoid, rank).and_then(|p| decode(fleet, avoid, rank, p.id).map(|d| (p, d)));
+    let usable = |c: &Candidate| c.role == Role::Both && c.available && !avoid.has_failed(c.id);
+    let one = best(fleet, usable, |c| rank.decode_cost(fleet.len(), c));
     match (two, one) {
         (None, None) => None,
         (None, Some(one)) => Some(Placement::OneLeg { engine: one.id }),
         (Some((p, d)), one) => match one {
-            Some(one) if rank.order(fleet.len(), one, d).is_lt() => {
+            Some(one) if rank.decode_cost(fleet.len(), one) < rank.decode_cost(fleet.len(), d) => {
                 Some(Placement::OneLeg { engine: one.id })
             }
             _ => Some(Placement::TwoLegs {
@@ -75,10 +78,9 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
 
 /// One leg on any engine: for servers that know no roles.
 pub fn place_one(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement> {
-    let usable = |c: &&Candidate| c.available && !avoid.has_failed(c.id);
-    let best = fleet.iter().filter(usable);
-    let best = best.min_by(|a, b| rank.order(fleet.len(), a, b))?;
-    Some(Placement::OneLeg { engine: best.id })
+    let usable = |c: &Candidate| c.available && !avoid.has_failed(c.id);
+    let engine = best(fleet, usable, |c| rank.decode_cost(fleet.len(), c))?.id;
+    Some(Placement::OneLeg { engine })
 }
 
 /// A decode engine for a handoff that `producer` holds.
@@ -88,24 +90,22 @@ pub fn place_decode(
     rank: Rank,
     producer: EngineId,
 ) -> Option<EngineId> {
-    let producer = fleet.iter().find(|c| c.id == producer)?;
     decode(fleet, avoid, rank, producer).map(|c| c.id)
 }
 
 /// The engine to ask for a token count: the least busy one that `usable` lets through.
 pub fn least_busy(fleet: &[Candidate], usable: impl Fn(EngineId) -> bool) -> Option<EngineId> {
-    fleet
-        .iter()
-        .filter(|c| c.available && usable(c.id))
-        .min_by(|a, b| Rank::LeastTokens.order(fleet.len(), a, b))
-        .map(|c| c.id)
+    let usable = |c: &Candidate| c.available && usable(c.id);
+    best(fleet, usable, |c| {
+        Rank::LeastTokens.decode_cost(fleet.len(), c)
+    })
+    .map(|c| c.id)
 }
 
 /// Whether some available engine can serve `role` (`Both` engines serve either).
 pub fn role_is_served(fleet: &[Candidate], role: Role) -> bool {
-    fleet
-        .iter()
-        .any(|c| c.available && may_serve(fleet, c, role))
+    let serves = Serves::of(fleet, role);
+    fleet.iter().any(|c| c.available && serves.at_all(c))
 }
 
 impl Avoid {
@@ -133,88 +133,114 @@ impl Avoid {
     }
 }
 
-fn prefill<'a, 'f>(
-    fleet: &'f [Candidate<'a>],
+fn prefill<'f>(fleet: &'f [Candidate], avoid: &Avoid, rank: Rank) -> Option<&'f Candidate> {
+    let serves = Serves::of(fleet, Role::Prefill);
+    let usable = |c: &Candidate| c.available && serves.in_a_pair(c) && !avoid.has_failed(c.id);
+    best(fleet, usable, |c| Cost {
+        reluctant: avoid.producers.contains(&c.id),
+        ..rank.prefill_cost(fleet.len(), c)
+    })
+}
+
+fn decode<'f>(
+    fleet: &'f [Candidate],
     avoid: &Avoid,
     rank: Rank,
-) -> Option<&'f Candidate<'a>> {
-    fleet
-        .iter()
-        .filter(|c| c.available && serves(fleet, c, Role::Prefill) && !avoid.has_failed(c.id))
-        .min_by(|a, b| {
-            let reluctant = |c: &Candidate| avoid.producers.contains(&c.id);
-            reluctant(a)
-                .cmp(&reluctant(b))
-                .then(rank.order_prefill(fleet.len(), a, b))
-        })
+    producer: EngineId,
+) -> Option<&'f Candidate> {
+    let serves = Serves::of(fleet, Role::Decode);
+    let usable = |c: &Candidate| c.available && serves.in_a_pair(c) && !avoid.has_failed(c.id);
+    best(fleet, usable, |c| Cost {
+        reluctant: c.id == producer,
+        ..rank.decode_cost(fleet.len(), c)
+    })
 }
 
-fn decode<'a, 'f>(
-    fleet: &'f [Candidate<'a>],
-    avoid: &Avoid,
-    rank: Rank,
-    producer: &Candidate,
-) -> Option<&'f Candidate<'a>> {
-    fleet
-        .iter()
-        .filter(|c| c.available && serves(fleet, c, Role::Decode) && !avoid.has_failed(c.id))
-        .min_by(|a, b| {
-            let same = |c: &Candidate| c.id == producer.id;
-            same(a).cmp(&same(b)).then(rank.order(fleet.len(), a, b))
-        })
+/// The cheapest of those that may be used.
+fn best(
+    fleet: &[Candidate],
+    usable: impl Fn(&Candidate) -> bool,
+    cost: impl Fn(&Candidate) -> Cost,
+) -> Option<&Candidate> {
+    let costed = fleet.iter().filter(|c| usable(c)).map(|c| (c, cost(c)));
+    costed
+        .reduce(|a, b| if b.1 < a.1 { b } else { a })
+        .map(|(c, _)| c)
 }
 
-/// Whether `c` may do the work of `role`, in a leg of its own or in one that does both.
-pub fn may_serve(fleet: &[Candidate], c: &Candidate, role: Role) -> bool {
-    c.role == Role::Both || serves(fleet, c, role)
+/// Who may do the work of a role.
+#[derive(Clone, Copy, Debug)]
+pub struct Serves {
+    role: Role,
+    /// Some live engine is pinned to it, so that no other has to.
+    pinned: bool,
 }
 
-/// Whether `c` may run a leg of `role` in a two-leg attempt.
-fn serves(fleet: &[Candidate], c: &Candidate, role: Role) -> bool {
-    if c.role == Role::Both {
-        return false;
+impl Serves {
+    pub fn of(fleet: &[Candidate], role: Role) -> Serves {
+        let pinned = fleet.iter().any(|c| c.role == role && c.pin && c.available);
+        Serves { role, pinned }
     }
-    c.role == role || !c.pin && !fleet.iter().any(|o| o.role == role && o.pin && o.available)
+
+    /// In a leg of its own, or in one that does both.
+    pub fn at_all(self, c: &Candidate) -> bool {
+        c.role == Role::Both || self.in_a_pair(c)
+    }
+
+    /// In a two-leg attempt.
+    pub fn in_a_pair(self, c: &Candidate) -> bool {
+        c.role != Role::Both && (c.role == self.role || !c.pin && !self.pinned)
+    }
 }
 
-/// Live ÷ profiled interval, until it is learned.
-pub const CORRECTION: f64 = 1.0;
+/// What a leg would cost on one engine; the lower one wins, from the first member on.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+struct Cost {
+    /// It is taken only when there is no other.
+    reluctant: bool,
+    /// It would miss its target.
+    unserved: bool,
+    price: f64,
+    order: u16,
+}
 
 impl Rank {
-    /// For prefill legs.
-    fn order_prefill(self, engines: usize, a: &Candidate, b: &Candidate) -> Ordering {
+    fn prefill_cost(self, engines: usize, c: &Candidate) -> Cost {
         let Rank::Price(ask) = self else {
-            return self.order(engines, a, b);
+            return self.decode_cost(engines, c);
         };
-        let price = |c: &Candidate| {
-            c.profile
-                .map_or(f64::MAX, |p| price::prefill_s(p, &c.load, &ask))
-        };
-        let by_price = price(a).total_cmp(&price(b));
-        by_price.then_with(|| a.iid.cmp(b.iid))
+        let of = |curves| price::prefill_s(curves, &c.load, &ask, c.cached_tokens, c.penalty_s);
+        Cost::new(c, false, c.curves.as_ref().map_or(f64::MAX, of))
     }
 
-    /// For legs that decode.
-    fn order(self, engines: usize, a: &Candidate, b: &Candidate) -> Ordering {
+    /// Of a leg that decodes.
+    fn decode_cost(self, engines: usize, c: &Candidate) -> Cost {
         match self {
             Rank::Price(ask) => {
-                let price = |c: &Candidate| {
-                    let of = |p| price::decode(p, &c.load, &ask, CORRECTION);
-                    c.profile.map_or((true, f64::MAX), of)
-                };
-                let ((a_late, a_price), (b_late, b_price)) = (price(a), price(b));
-                let by_price = a_late.cmp(&b_late).then(a_price.total_cmp(&b_price));
-                by_price.then_with(|| a.iid.cmp(b.iid))
+                let of = |curves| price::decode(curves, &c.load, &ask, c.correction);
+                let (unserved, price) = c.curves.as_ref().map_or((true, f64::MAX), of);
+                Cost::new(c, unserved, price)
             }
-            Rank::LeastTokens => a
-                .outstanding_tokens
-                .cmp(&b.outstanding_tokens)
-                .then_with(|| a.iid.cmp(b.iid)),
+            // Sums stay far below 2^53.
+            Rank::LeastTokens => Cost::new(c, false, c.outstanding_tokens as f64),
             Rank::RoundRobin(turn) => {
                 let n = engines.max(1) as u64;
-                let place = |c: &Candidate| (c.id.0 as u64 + n - turn % n) % n;
-                place(a).cmp(&place(b))
+                let place = (u64::from(c.id.0) + n - turn % n) % n;
+                Cost::new(c, false, place as f64)
             }
+        }
+    }
+}
+
+impl Cost {
+    /// Prices are finite: those of measured curves are clamped.
+    fn new(c: &Candidate, unserved: bool, price: f64) -> Cost {
+        debug_assert!(price.is_finite(), "{price}");
+        Cost {
+            reluctant: false,
+            unserved,
+            price,
+            order: c.order,
         }
     }
 }
@@ -224,7 +250,7 @@ mod tests {
     use super::*;
 
     /// `p` prefill, `d` decode, `b` both; upper case is pinned; `!` marks one that is down; the number is its load.
-    fn fleet(spec: &'static str) -> Vec<Candidate<'static>> {
+    fn fleet(spec: &str) -> Vec<Candidate> {
         spec.split(' ')
             .enumerate()
             .map(|(i, word)| {
@@ -232,7 +258,7 @@ mod tests {
                 let load = word[1..].trim_end_matches('!');
                 Candidate {
                     id: EngineId(i as u16),
-                    iid: word,
+                    order: i as u16,
                     role: match kind.to_ascii_lowercase() {
                         b'p' => Role::Prefill,
                         b'd' => Role::Decode,
@@ -241,8 +267,11 @@ mod tests {
                     pin: kind.is_ascii_uppercase(),
                     available: !word.ends_with('!'),
                     outstanding_tokens: load.parse().unwrap(),
+                    curves: None,
                     load: price::Load::default(),
-                    profile: None,
+                    correction: 1.0,
+                    penalty_s: 0.0,
+                    cached_tokens: 0,
                 }
             })
             .collect()

@@ -4,13 +4,14 @@
 //! its resident KV and the request's own length, less its headroom: the KV at which the interval between tokens reaches the target with
 //! one more request. Engines that would keep the target come before those that would not.
 
-use crate::config::topology::Profile;
+use crate::config::topology::Curves;
 
 /// What one engine is charged with now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Load {
-    /// Seconds of prefill promised and not yet done.
+    /// Seconds of prefill promised and not yet done, and the prompts they are for.
     pub backlog_s: f64,
+    pub prompts: u64,
     /// Requests that decode there, and the KV they hold or will hold.
     pub residents: u64,
     pub kv_tokens: u64,
@@ -35,24 +36,41 @@ pub enum Unfit {
     Tpot,
 }
 
-/// Seconds until the prompt would be read.
-pub fn prefill_s(profile: &Profile, load: &Load, ask: &Ask) -> f64 {
-    load.backlog_s + profile.prefill_s(ask.prompt_tokens)
+/// Seconds to read a prompt of which an engine still holds `cached_tokens`: the share of what it has to read.
+pub fn prompt_s(curves: &Curves, prompt_tokens: u64, cached_tokens: u64) -> f64 {
+    let whole = curves.prefill_s(prompt_tokens);
+    // As engines do, the last token is always read.
+    let cached = cached_tokens.min(prompt_tokens.saturating_sub(1));
+    if cached == 0 {
+        return whole;
+    }
+    whole * (prompt_tokens - cached) as f64 / prompt_tokens as f64
+}
+
+/// Seconds until the prompt would be read. `penalty_s`: what is added for an engine on probation.
+pub fn prefill_s(
+    curves: &Curves,
+    load: &Load,
+    ask: &Ask,
+    cached_tokens: u64,
+    penalty_s: f64,
+) -> f64 {
+    load.backlog_s + prompt_s(curves, ask.prompt_tokens, cached_tokens) + penalty_s
 }
 
 /// Whether the target for the time between tokens would be missed, and the price in KV tokens. Lower is better, in this order.
-pub fn decode(profile: &Profile, load: &Load, ask: &Ask, correction: f64) -> (bool, f64) {
+pub fn decode(curves: &Curves, load: &Load, ask: &Ask, correction: f64) -> (bool, f64) {
     let requests = load.residents + 1;
     let kv = load.kv_tokens + ask.own_tokens;
-    let unserved = correction * profile.interval_s(kv, requests) > ask.tpot_s;
-    let headroom = profile.headroom_tokens(correction, requests, ask.tpot_s);
+    let unserved = correction * curves.interval_s(kv, requests) > ask.tpot_s;
+    let headroom = curves.headroom_tokens(correction, requests, ask.tpot_s);
     (unserved, kv as f64 - headroom)
 }
 
 /// What speaks against one more request there; `None` too for a request that would be alone. `slot_wait_s`: how long a wait for a slot may
 /// be.
 pub fn unfit(
-    profile: &Profile,
+    curves: &Curves,
     load: &Load,
     ask: &Ask,
     correction: f64,
@@ -62,31 +80,31 @@ pub fn unfit(
         return None;
     }
     let kv = load.kv_tokens + ask.own_tokens;
-    if load.residents >= profile.decode_max_requests
-        && slot_s(profile, load, correction) > slot_wait_s
+    if load.residents >= curves.decode_max_requests
+        && slot_s(curves, load, correction) > slot_wait_s
     {
         return Some(Unfit::Slot);
     }
-    if kv > profile.kv_capacity_tokens {
+    if kv > curves.kv_capacity_tokens {
         return Some(Unfit::Kv);
     }
-    let interval = correction * profile.interval_s(kv, load.residents + 1);
+    let interval = correction * curves.interval_s(kv, load.residents + 1);
     (interval > ask.tpot_s).then_some(Unfit::Tpot)
 }
 
 /// Seconds until one of the residents ends, when what they may still generate is spread evenly over them: the mean, over so many.
-fn slot_s(profile: &Profile, load: &Load, correction: f64) -> f64 {
+fn slot_s(curves: &Curves, load: &Load, correction: f64) -> f64 {
     let residents = load.residents as f64;
     let mean = load.output_tokens as f64 / residents;
-    correction * profile.interval_s(load.kv_tokens, load.residents) * mean / residents
+    correction * curves.interval_s(load.kv_tokens, load.residents) * mean / residents
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn profile() -> Profile {
-        Profile {
+    fn curves() -> Curves {
+        Curves {
             ttft_b: 0.001,
             tpot_slope: 1e-6,
             tpot_request_slope: 0.001,
@@ -96,7 +114,7 @@ mod tests {
             decode_min_kv_tokens: 1,
             decode_max_kv_tokens: 50_000,
             kv_capacity_tokens: 10_000,
-            ..Profile::default()
+            ..Curves::default()
         }
     }
 
@@ -111,6 +129,7 @@ mod tests {
     fn load(residents: u64, kv_tokens: u64) -> Load {
         Load {
             backlog_s: 2.0,
+            prompts: 1,
             residents,
             kv_tokens,
             output_tokens: 100 * residents,
@@ -120,8 +139,20 @@ mod tests {
     // proves R-SCH-2
     #[test]
     fn prices_follow_their_formulas() {
-        let p = profile();
-        assert!((prefill_s(&p, &load(0, 0), &ask(200, 1.0)) - 2.1).abs() < 1e-9);
+        let p = curves();
+        // prompt of 100 tokens: cached, penalty, seconds
+        for (cached, penalty, want) in [
+            (0, 0.0, 2.1),
+            (0, 1.5, 3.6),
+            (50, 0.0, 2.05),
+            (99, 0.0, 2.001),
+            (100, 0.0, 2.001),
+            (u64::MAX, 0.0, 2.001),
+        ] {
+            let got = prefill_s(&p, &load(0, 0), &ask(200, 1.0), cached, penalty);
+            assert!((got - want).abs() < 1e-9, "{cached} {penalty}: {got}");
+        }
+        assert_eq!(prompt_s(&p, 0, 5), 0.0);
         // With one more there are 2 requests: 12 ms fixed, so 13 ms leave room for 1,000 tokens.
         let (unserved, price) = decode(&p, &load(1, 500), &ask(200, 0.013), 1.0);
         assert!(!unserved);
@@ -136,7 +167,7 @@ mod tests {
     // proves R-ADM-5
     #[test]
     fn each_check_speaks_for_itself_and_none_to_a_lone_request() {
-        let p = profile();
+        let p = curves();
         // residents, KV, own, target for the interval, seconds to wait for a slot
         let rows = [
             (0, 0, 999_999, 0.0, 0.0, None),

@@ -125,7 +125,7 @@ impl Exchange {
             }
         }
         if cause.is_transient() && self.attempt < cx.shard.snapshot.fleet.serving.max_attempts {
-            if self.find_placement(cx).is_none() {
+            if !self.has_engine_left(cx) {
                 return self.refuse_no_engine(cx);
             }
             if (stale || cx.shard.shared.retries.take()) && self.back_off(cx) {

@@ -7,24 +7,57 @@
 use super::Stage;
 use super::exchange::{Cx, Exchange};
 use crate::base::units::{Dialect, EngineId};
-use crate::fleet::pick::{self, Placement};
+use crate::fleet::pick::{self, Placement, Rank};
 use crate::fleet::price;
-use crate::shard::board::{Charge, Phase};
+use crate::shard::board::{Charge, Phase, Reservation};
 
 /// Tokens charged for a request without a cap, until output lengths are learned.
 const UNCAPPED_TOKENS: u64 = 256;
 /// More than any model writes: a cap above it weighs no more, and sums of them stay numbers.
 const OUTPUT_TOKENS_MAX: u64 = 1 << 40;
 
+/// How often a placement is looked at again because others came in between.
+const RECHECKS: usize = 4;
+
 impl Exchange {
     /// Starts the next attempt.
     pub fn place(&mut self, cx: &mut Cx) {
         self.stage = Stage::Place;
-        let Some(placement) = self.find_placement(cx) else {
+        let rank = cx.shard.rank(self.asks(cx));
+        cx.shard.look(cx.now);
+        let Some(placement) = self.choose(cx, rank) else {
             return self.refuse_no_engine(cx);
         };
-        self.placement = Some(placement);
         self.attempt += 1;
+        self.settle(cx, rank, placement);
+        self.advance_legs(cx);
+    }
+
+    /// Reserves the load of `placement`. Others may have reserved since the prices were read; then it is looked at again, and
+    /// moves where it would go now.
+    pub(super) fn settle(&mut self, cx: &mut Cx, rank: Rank, mut placement: Placement) {
+        self.reserve(cx, placement);
+        for _ in 0..RECHECKS {
+            if !self.was_raced(cx) {
+                break;
+            }
+            cx.shard.look(cx.now);
+            for load in self.loads() {
+                cx.shard.leave_out(load);
+            }
+            match self.choose(cx, rank) {
+                Some(better) if better != placement => {
+                    self.release_loads(cx);
+                    self.reserve(cx, better);
+                    placement = better;
+                }
+                _ => break,
+            }
+        }
+        self.placement = Some(placement);
+    }
+
+    fn reserve(&mut self, cx: &mut Cx, placement: Placement) {
         let (prefill, decode) = match placement {
             Placement::TwoLegs { prefill, decode } => (Some(prefill), decode),
             // Of an engine that does both, the prompt counts only where seconds are counted.
@@ -40,7 +73,29 @@ impl Exchange {
         }
         let charge = self.decode_charge();
         self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
-        self.advance_legs(cx);
+    }
+
+    fn was_raced(&self, cx: &Cx) -> bool {
+        let seen = |load: &Reservation| &cx.shard.fleet()[load.engine.index()].load;
+        self.loads().any(|load| load.was_raced(seen(load)))
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &Reservation> {
+        self.prefill_load.iter().chain(&self.decode_load)
+    }
+
+    fn release_loads(&mut self, cx: &mut Cx) {
+        let loads = [self.prefill_load.take(), self.decode_load.take()];
+        for load in loads.into_iter().flatten() {
+            cx.shard.shared.board.release(load, cx.now);
+        }
+    }
+
+    /// Whether some engine is left for another attempt.
+    pub fn has_engine_left(&self, cx: &mut Cx) -> bool {
+        cx.shard.look(cx.now);
+        // Who is eligible does not depend on the ranking.
+        self.choose(cx, Rank::LeastTokens).is_some()
     }
 
     /// Whether the legs of a pair run side by side.
@@ -48,13 +103,11 @@ impl Exchange {
         cx.shard.snapshot.fleet.engine.dialect == Dialect::Sglang
     }
 
-    /// Where the next attempt would go.
-    pub fn find_placement(&self, cx: &mut Cx) -> Option<Placement> {
-        let rank = cx.shard.rank(self.asks(cx));
-        let fleet = cx.shard.candidates(cx.now);
+    /// Where the attempt would go, as the last look saw the fleet.
+    pub(super) fn choose(&self, cx: &Cx, rank: Rank) -> Option<Placement> {
         match cx.shard.snapshot.fleet.engine.dialect {
-            Dialect::Openai => pick::place_one(&fleet, &self.avoid, rank),
-            Dialect::Vllm | Dialect::Sglang => pick::place(&fleet, &self.avoid, rank),
+            Dialect::Openai => pick::place_one(cx.shard.fleet(), &self.avoid, rank),
+            Dialect::Vllm | Dialect::Sglang => pick::place(cx.shard.fleet(), &self.avoid, rank),
         }
     }
 
@@ -67,8 +120,8 @@ impl Exchange {
             return Some(decode);
         }
         let rank = cx.shard.rank(self.asks(cx));
-        let fleet = cx.shard.candidates(cx.now);
-        let decode = pick::place_decode(&fleet, &self.avoid, rank, prefill)?;
+        cx.shard.look(cx.now);
+        let decode = pick::place_decode(cx.shard.fleet(), &self.avoid, rank, prefill)?;
         let board = &cx.shard.shared.board;
         if let Some(load) = self.decode_load.take() {
             board.release(load, cx.now);
@@ -87,12 +140,7 @@ impl Exchange {
         if let Some(room) = self.room.take() {
             cx.shard.rooms.give(room);
         }
-        for load in [self.prefill_load.take(), self.decode_load.take()]
-            .into_iter()
-            .flatten()
-        {
-            cx.shard.shared.board.release(load, cx.now);
-        }
+        self.release_loads(cx);
     }
 
     /// The prefill leg is over: its engine is free of it.
@@ -125,9 +173,9 @@ impl Exchange {
     }
 
     fn prefill_charge(&self, cx: &Cx, engine: EngineId, placement: Placement) -> Charge {
-        let profile = cx.shard.snapshot.engine(engine);
-        let profile = profile.and_then(|engine| engine.profile.as_ref());
-        let seconds = profile.map_or(0.0, |p| p.prefill_s(self.prompt_tokens));
+        let seen = &cx.shard.fleet()[engine.index()];
+        let read = |curves| price::prompt_s(curves, self.prompt_tokens, seen.cached_tokens);
+        let seconds = seen.curves.as_ref().map_or(0.0, read);
         let one_leg = matches!(placement, Placement::OneLeg { .. });
         Charge {
             // One leg's prompt is counted where it decodes.

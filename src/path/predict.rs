@@ -8,7 +8,8 @@ use super::answer::Refusal;
 use super::exchange::{Cx, Exchange};
 use super::timers::Timer;
 use crate::base::units::Role;
-use crate::fleet::pick::{self, Candidate};
+use crate::config::topology::Curves;
+use crate::fleet::pick::{Candidate, Serves};
 use crate::fleet::price::{self, Unfit};
 use crate::metrics::outcome::{End, RefuseCause};
 use std::time::Duration;
@@ -30,6 +31,7 @@ impl Exchange {
         if !cx.shard.snapshot.is_predictive() {
             return true;
         }
+        cx.shard.look(cx.now);
         let Some(verdict) = self.predict(cx) else {
             return true;
         };
@@ -63,6 +65,7 @@ impl Exchange {
         if self.place_in_line.is_none() {
             return;
         }
+        cx.shard.look(cx.now);
         if self.ttft(cx).is_some() {
             self.is_promising(cx, true);
         } else {
@@ -75,18 +78,17 @@ impl Exchange {
     }
 
     fn ttft(&self, cx: &Cx) -> Option<Verdict> {
-        let fleet = cx.shard.candidates(cx.now);
         let ask = self.asks(cx);
-        let takes = |c: &&Candidate| c.available && pick::may_serve(&fleet, c, Role::Prefill);
-        let engines = fleet.iter().filter(takes);
-        let engines = engines.filter_map(|c| Some((c, c.profile?)));
-        let cheapest = engines
-            .clone()
-            .map(|(c, p)| price::prefill_s(p, &c.load, &ask))
-            .min_by(f64::total_cmp)?;
-        let alone = engines
-            .map(|(_, p)| p.prefill_s(ask.prompt_tokens))
-            .min_by(f64::total_cmp)?;
+        // The cheapest, and what it would be if nobody else were there.
+        let (mut cheapest, mut alone) = (f64::INFINITY, f64::INFINITY);
+        for (c, curves) in eligible(cx, Role::Prefill) {
+            let price = price::prefill_s(curves, &c.load, &ask, c.cached_tokens, c.penalty_s);
+            cheapest = cheapest.min(price);
+            alone = alone.min(price::prompt_s(curves, ask.prompt_tokens, c.cached_tokens));
+        }
+        if cheapest.is_infinite() {
+            return None;
+        }
         let serving = &cx.shard.snapshot.fleet.serving;
         let budget =
             cx.shard.snapshot.fleet.slo.ttft.as_secs_f64() * (1.0 + serving.admission_margin);
@@ -111,13 +113,11 @@ impl Exchange {
 
     /// Something speaks against every decode engine: what speaks against the first.
     fn decode_room(&self, cx: &Cx) -> Option<Verdict> {
-        let fleet = cx.shard.candidates(cx.now);
         let ask = self.asks(cx);
         let slot_wait_s = cx.shard.snapshot.fleet.slo.ttft.as_secs_f64();
-        let takes = |c: &&Candidate| c.available && pick::may_serve(&fleet, c, Role::Decode);
         let mut first = None;
-        for c in fleet.iter().filter(takes) {
-            let unfit = price::unfit(c.profile?, &c.load, &ask, pick::CORRECTION, slot_wait_s)?;
+        for (c, curves) in eligible(cx, Role::Decode) {
+            let unfit = price::unfit(curves, &c.load, &ask, c.correction, slot_wait_s)?;
             first.get_or_insert(unfit);
         }
         let cause = match first? {
@@ -130,4 +130,14 @@ impl Exchange {
             retry_after: Some(1),
         })
     }
+}
+
+/// Who may do the work of `role`, as the last look saw the fleet. Predictive fleets have a profile for every engine.
+fn eligible<'a>(cx: &'a Cx, role: Role) -> impl Iterator<Item = (&'a Candidate, &'a Curves)> {
+    let fleet = cx.shard.fleet();
+    let serves = Serves::of(fleet, role);
+    let may = fleet
+        .iter()
+        .filter(move |c| c.available && serves.at_all(c));
+    may.filter_map(|c| Some((c, c.curves.as_ref()?)))
 }

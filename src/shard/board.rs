@@ -1,7 +1,8 @@
 //! The load board: one padded line per engine, written by every shard, read by every placement.
 //!
 //! A line says what this router has outstanding on an engine and whether the control thread believes it alive.
-//! Owns atomics only; a [`Reservation`] is the one way to add load and must be handed back.
+//! Owns atomics only; a [`Reservation`] is the one way to add load and must be handed back. Who reserves learns how many were there
+//! before: if more than when the prices were read, others have come in between, and the placement is looked at again.
 //! Invariant at rest: every count is 0.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,8 +31,9 @@ pub struct Board {
     lines: Box<[CachePadded<Line>]>,
 }
 
-/// One engine.
+/// One engine. What a placement reads of it lies in one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Line {
     prefill_requests: AtomicU32,
     decode_requests: AtomicU32,
@@ -45,8 +47,11 @@ pub struct Line {
     output_tokens: AtomicU64,
     /// KV of handoffs that were never fetched, until their leases end.
     orphaned_tokens: AtomicU64,
+    /// Bits of an `f32`: live ÷ profiled interval between tokens.
+    correction: AtomicU32,
     live: AtomicBool,
     ejected: AtomicBool,
+    on_probation: AtomicBool,
     /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
     tokenize_missing: AtomicBool,
     /// TLS with it failed, which was told.
@@ -54,6 +59,8 @@ pub struct Line {
     /// Failures seen by requests, by class; evidence for whoever judges the engine.
     faults: [AtomicU64; FaultClass::ALL.len()],
 }
+
+const _: () = assert!(std::mem::offset_of!(Line, tokenize_missing) <= 64);
 
 /// What a failure says about an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +80,8 @@ pub struct Reservation {
     pub engine: EngineId,
     pub phase: Phase,
     charge: Charge,
+    /// Requests in the phase when this one came.
+    before: u32,
 }
 
 /// What one leg weighs.
@@ -98,8 +107,10 @@ impl Board {
                 prefill_mark: AtomicU64::new(0),
                 output_tokens: AtomicU64::new(0),
                 orphaned_tokens: AtomicU64::new(0),
+                correction: AtomicU32::new(1f32.to_bits()),
                 live: AtomicBool::new(true),
                 ejected: AtomicBool::new(false),
+                on_probation: AtomicBool::new(false),
                 tokenize_missing: AtomicBool::new(false),
                 tls_failed: AtomicBool::new(false),
                 faults: Default::default(),
@@ -146,6 +157,7 @@ impl Board {
             engine,
             phase,
             charge,
+            before,
         }
     }
 
@@ -154,6 +166,7 @@ impl Board {
             engine,
             phase,
             charge,
+            before: _,
         } = reservation;
         let line = self.line(engine);
         let (requests, outstanding) = line.cells(phase);
@@ -186,6 +199,38 @@ impl Board {
             before >= hold.tokens,
             "more tokens came back than were held"
         );
+    }
+}
+
+impl Reservation {
+    /// Whether others have come since `seen` was read.
+    pub fn was_raced(&self, seen: &price::Load) -> bool {
+        let seen = match self.phase {
+            Phase::Prefill => seen.prompts,
+            Phase::Decode => seen.residents,
+        };
+        u64::from(self.before) > seen
+    }
+
+    /// A reading of its engine's line as it would be without it.
+    pub fn leave_out(&self, load: &mut price::Load, outstanding_tokens: &mut u64) {
+        let Charge {
+            tokens,
+            prefill_ns,
+            output_tokens,
+        } = self.charge;
+        *outstanding_tokens = outstanding_tokens.saturating_sub(tokens);
+        match self.phase {
+            Phase::Prefill => {
+                load.prompts = load.prompts.saturating_sub(1);
+                load.backlog_s = (load.backlog_s - prefill_ns as f64 / 1e9).max(0.0);
+            }
+            Phase::Decode => {
+                load.residents = load.residents.saturating_sub(1);
+                load.kv_tokens = load.kv_tokens.saturating_sub(tokens);
+                load.output_tokens = load.output_tokens.saturating_sub(output_tokens);
+            }
+        }
     }
 }
 
@@ -236,6 +281,7 @@ impl Line {
         let orphaned = self.orphaned_tokens.load(Ordering::Relaxed);
         price::Load {
             backlog_s: promised.saturating_sub(run_down) as f64 / 1e9,
+            prompts: u64::from(self.requests(Phase::Prefill)),
             residents: u64::from(self.requests(Phase::Decode)),
             kv_tokens: self.decode_tokens.load(Ordering::Relaxed) + orphaned,
             output_tokens: self.output_tokens.load(Ordering::Relaxed),
@@ -265,6 +311,29 @@ impl Line {
 
     pub fn is_ejected(&self) -> bool {
         self.ejected.load(Ordering::Relaxed)
+    }
+
+    /// Live ÷ profiled interval between tokens, as learned.
+    pub fn correction(&self) -> f64 {
+        f64::from(f32::from_bits(self.correction.load(Ordering::Relaxed)))
+    }
+
+    /// What is no positive number changes nothing.
+    pub fn set_correction(&self, correction: f64) {
+        let correction = correction as f32;
+        if correction.is_normal() && correction > 0.0 {
+            self.correction
+                .store(correction.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// It was slow of late: new work goes there only at a price.
+    pub fn is_on_probation(&self) -> bool {
+        self.on_probation.load(Ordering::Relaxed)
+    }
+
+    pub fn set_on_probation(&self, on_probation: bool) {
+        self.on_probation.store(on_probation, Ordering::Relaxed);
     }
 
     pub fn set_live(&self, live: bool) {

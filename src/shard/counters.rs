@@ -20,11 +20,12 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 impl Shard {
     /// The engine to ask for a token count: least busy, not asked yet, rested ones first.
-    pub fn counter(&self, now: Instant, asked: &[EngineId]) -> Option<EngineId> {
-        let fleet = self.candidates(now);
+    pub fn counter(&mut self, now: Instant, asked: &[EngineId]) -> Option<EngineId> {
+        self.look(now);
+        let fleet = self.fleet();
         let fresh = |id: EngineId| !asked.contains(&id);
         let rested = |id: EngineId| fresh(id) && self.counters[id.index()].until <= now;
-        pick::least_busy(&fleet, rested).or_else(|| pick::least_busy(&fleet, fresh))
+        pick::least_busy(fleet, rested).or_else(|| pick::least_busy(fleet, fresh))
     }
 
     pub fn counter_answered(&mut self, engine: EngineId) {

@@ -35,7 +35,7 @@ use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg, ShardId};
 use crate::config::checked;
-use crate::config::topology::Snapshot;
+use crate::config::topology::{EngineView, Snapshot};
 use crate::fleet::pick::{Candidate, Rank};
 use crate::fleet::price;
 use crate::metrics::histogram::ShardTimes;
@@ -45,6 +45,7 @@ use crate::metrics::standing::{self, HealthView};
 use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
+use board::Reservation;
 use counters::Counter;
 use orphans::Orphans;
 use rooms::Rooms;
@@ -64,6 +65,8 @@ pub struct Shard {
     /// The `date` field, refreshed by the runtime once a second.
     pub date: [u8; 29],
     pub rooms: Rooms,
+    /// By engine.
+    fleet: Vec<Candidate>,
     waits: Waits,
     buffers: Vec<Vec<u8>>,
     orphans: Orphans,
@@ -109,6 +112,7 @@ impl Shard {
         let engines = snapshot.engines.len();
         Shard {
             id,
+            fleet: candidates(&snapshot),
             snapshot,
             shared,
             ledger,
@@ -129,25 +133,33 @@ impl Shard {
 
     // ── engines ──
 
-    /// The fleet as placement sees it now.
-    pub fn candidates(&self, now: Instant) -> Vec<Candidate<'_>> {
-        self.snapshot
-            .engines
-            .iter()
-            .map(|engine| {
-                let line = self.shared.board.line(engine.id);
-                Candidate {
-                    id: engine.id,
-                    iid: &engine.iid,
-                    role: engine.role,
-                    pin: engine.pin,
-                    available: line.available(),
-                    outstanding_tokens: line.outstanding_tokens(),
-                    load: line.load(now),
-                    profile: engine.profile.as_ref(),
-                }
-            })
-            .collect()
+    /// Reads the board anew: what [`Shard::fleet`] hands out from now on.
+    pub fn look(&mut self, now: Instant) {
+        let penalty_s = self.snapshot.fleet.recovery.health.probation_penalty;
+        let penalty_s = penalty_s.as_secs_f64();
+        for candidate in &mut self.fleet {
+            let line = self.shared.board.line(candidate.id);
+            candidate.available = line.available();
+            candidate.outstanding_tokens = line.outstanding_tokens();
+            candidate.load = line.load(now);
+            candidate.correction = line.correction();
+            candidate.penalty_s = if line.is_on_probation() {
+                penalty_s
+            } else {
+                0.0
+            };
+        }
+    }
+
+    /// The fleet as placement sees it, since the last look.
+    pub fn fleet(&self) -> &[Candidate] {
+        &self.fleet
+    }
+
+    /// What the last look saw, as if `reservation` were not there.
+    pub fn leave_out(&mut self, reservation: &Reservation) {
+        let seen = &mut self.fleet[reservation.engine.index()];
+        reservation.leave_out(&mut seen.load, &mut seen.outstanding_tokens);
     }
 
     /// How engines are ranked for the next placement.
@@ -330,4 +342,29 @@ impl Shard {
             tx.add(Cell::SloMet, u64::from(slo_met));
         });
     }
+}
+
+/// The fleet before anything is known of it.
+fn candidates(snapshot: &Snapshot) -> Vec<Candidate> {
+    let mut by_iid: Vec<&EngineView> = snapshot.engines.iter().collect();
+    by_iid.sort_by(|a, b| a.iid.cmp(&b.iid));
+    let mut orders = vec![0; by_iid.len()];
+    // A fleet has at most 4096 engines.
+    (0u16..)
+        .zip(by_iid)
+        .for_each(|(n, engine)| orders[engine.id.index()] = n);
+    let candidate = |engine: &EngineView| Candidate {
+        id: engine.id,
+        order: orders[engine.id.index()],
+        role: engine.role,
+        pin: engine.pin,
+        curves: engine.profile.as_ref().map(|profile| profile.curves),
+        available: true,
+        outstanding_tokens: 0,
+        load: price::Load::default(),
+        correction: 1.0,
+        penalty_s: 0.0,
+        cached_tokens: 0,
+    };
+    snapshot.engines.iter().map(candidate).collect()
 }

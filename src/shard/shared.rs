@@ -39,7 +39,7 @@ impl Shared {
         let phases = |engine: &EngineView| {
             let decodes = match (serving.decode_concurrency, &engine.profile) {
                 (PhaseLimit::Unset, Some(profile)) if snapshot.is_predictive() => {
-                    usize::try_from(profile.decode_max_requests).ok()
+                    usize::try_from(profile.curves.decode_max_requests).ok()
                 }
                 (limit, _) => limit.max(),
             };

@@ -83,22 +83,23 @@ pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Named>, Error
 
 impl From<profiles::Profile> for Named {
     fn from(row: profiles::Profile) -> Self {
+        let curves = row.curves;
         Named {
             iid: row.iid,
             profile: Profile {
-                ttft_a: row.ttft_a,
-                ttft_b: row.ttft_b,
-                ttft_c: row.ttft_c,
-                tpot_slope: row.tpot_slope,
-                tpot_request_slope: row.tpot_request_slope,
-                tpot_intercept: row.tpot_intercept,
+                ttft_a: curves.ttft_a,
+                ttft_b: curves.ttft_b,
+                ttft_c: curves.ttft_c,
+                tpot_slope: curves.tpot_slope,
+                tpot_request_slope: curves.tpot_request_slope,
+                tpot_intercept: curves.tpot_intercept,
                 transfer_s: 0.0,
                 prefill_serial: true,
             },
             bounds: Bounds {
-                requests_max: row.decode_max_requests,
-                kv_tokens_max: row.kv_capacity_tokens,
-                cached_tokens_max: row.kv_capacity_tokens,
+                requests_max: curves.decode_max_requests,
+                kv_tokens_max: curves.kv_capacity_tokens,
+                cached_tokens_max: curves.kv_capacity_tokens,
             },
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::config::{self, Admission, Format, Profile, Snapshot};
+use crate::config::{self, Admission, Curves, Format, Profile, Snapshot};
 
 pub const FLEETS: usize = 5;
 
@@ -139,15 +139,18 @@ fn predictive(mut snapshot: Snapshot) -> Snapshot {
     snapshot.fleet.serving.admission = Admission::Predictive;
     let profile = |iid: &String| Profile {
         iid: iid.clone(),
-        ttft_b: 0.1,
-        ttft_c: 0.2,
-        tpot_intercept: 0.03,
-        tpot_request_slope: 0.01,
-        decode_min_requests: 1,
-        decode_max_requests: 2,
-        decode_min_kv_tokens: 1,
-        decode_max_kv_tokens: 1_000,
-        kv_capacity_tokens: 1_000,
+        curves: Curves {
+            ttft_b: 0.1,
+            ttft_c: 0.2,
+            tpot_intercept: 0.03,
+            tpot_request_slope: 0.01,
+            decode_min_requests: 1,
+            decode_max_requests: 2,
+            decode_min_kv_tokens: 1,
+            decode_max_kv_tokens: 1_000,
+            kv_capacity_tokens: 1_000,
+            ..Curves::default()
+        },
         ..Profile::default()
     };
     let profiles = snapshot.engines.iter().map(|e| profile(&e.iid)).collect();
