@@ -1,7 +1,10 @@
 //! A relayed event allocates nothing once its stream is warm, and sends no message to another thread: counted by the allocator and the
 //! mailbox of a real shard that relays a real stream, on both drivers. One event per engine write, each seen by the client before the
 //! next is sent, so that every event is a read, a check, a cut and a write of its own. From an https engine each event is a TLS
-//! record, and what rustls allocates for one is all there is.
+//! record, and what rustls allocates for one is all there is. Nor does it cost an allocation to let a request in and place it.
+
+#[path = "placement/fleet.rs"]
+mod fleet;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -32,6 +35,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 thread_local! {
     /// Set on the shard's thread only.
     static COUNTED: Cell<bool> = const { Cell::new(false) };
+    static OF_THIS_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -62,6 +66,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 fn count() {
+    let _ = OF_THIS_THREAD.try_with(|count| count.set(count.get() + 1));
     if COUNTED.try_with(Cell::get).unwrap_or(false) {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     }
@@ -74,6 +79,27 @@ const WARM: usize = 200;
 const MEASURED: usize = 2_000;
 /// A record's plaintext has a vector of its own within rustls 0.23.
 const TLS_ALLOCATIONS: u64 = 1;
+
+#[test]
+fn admission_and_placement_allocate_nothing() {
+    let now = narwhal::base::time::Instant::from_nanos(1_000_000_000);
+    let mut router = fleet::Router::new(32, 1, "price");
+    let shard = &mut router.shards[0];
+    let mut asking = fleet::Asking::new(now);
+    let mut once = || {
+        asking.with(shard, now, |exchange, cx| {
+            assert!(exchange.is_promising(cx, false));
+            let (rank, plan) = exchange.plan(cx).expect("engines are there");
+            exchange.settle(cx, rank, plan);
+            exchange.release_attempt(cx);
+            exchange.reset_attempt();
+        });
+    };
+    once();
+    let before = OF_THIS_THREAD.get();
+    (0..100).for_each(|_| once());
+    assert_eq!(OF_THIS_THREAD.get(), before);
+}
 
 // proves R-SHD-1
 #[test]

@@ -23,9 +23,7 @@ impl Exchange {
     /// Starts the next attempt.
     pub fn place(&mut self, cx: &mut Cx) {
         self.stage = Stage::Place;
-        let rank = cx.shard.rank(self.asks(cx));
-        cx.shard.look(cx.now);
-        let Some(placement) = self.choose(cx, rank) else {
+        let Some((rank, placement)) = self.plan(cx) else {
             return self.refuse_no_engine(cx);
         };
         self.attempt += 1;
@@ -33,9 +31,16 @@ impl Exchange {
         self.advance_legs(cx);
     }
 
+    /// Where the attempt would go, by the prices of now.
+    pub fn plan(&self, cx: &mut Cx) -> Option<(Rank, Placement)> {
+        let rank = cx.shard.rank(self.asks(cx));
+        cx.shard.look(cx.now);
+        Some((rank, self.choose(cx, rank)?))
+    }
+
     /// Reserves the load of `placement`. Others may have reserved since the prices were read; then it is looked at again, and
     /// moves where it would go now.
-    pub(super) fn settle(&mut self, cx: &mut Cx, rank: Rank, mut placement: Placement) {
+    pub fn settle(&mut self, cx: &mut Cx, rank: Rank, mut placement: Placement) {
         self.reserve(cx, placement);
         for _ in 0..RECHECKS {
             if !self.was_raced(cx) {
@@ -104,7 +109,7 @@ impl Exchange {
     }
 
     /// Where the attempt would go, as the last look saw the fleet.
-    pub(super) fn choose(&self, cx: &Cx, rank: Rank) -> Option<Placement> {
+    fn choose(&self, cx: &Cx, rank: Rank) -> Option<Placement> {
         match cx.shard.snapshot.fleet.engine.dialect {
             Dialect::Openai => pick::place_one(cx.shard.fleet(), &self.avoid, rank),
             Dialect::Vllm | Dialect::Sglang => pick::place(cx.shard.fleet(), &self.avoid, rank),
