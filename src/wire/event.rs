@@ -18,13 +18,16 @@ use super::sse::{Field, Lines, append_bounded, clear_bounded};
 #[doc(hidden)]
 pub mod fuzzing;
 
+mod cutting;
 mod facts;
 mod reader;
+mod shape;
 #[cfg(test)]
 mod tests;
 
 pub use super::sse::TooLarge;
 pub use facts::{EngineError, Facts, Ids};
+use shape::{Shape, Spots};
 
 /// What the stream holds, in order.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +68,7 @@ struct Blocks {
     /// Lines were given that no event has taken yet.
     loose: bool,
     facts: Facts,
+    shape: Shape,
 }
 
 impl EventStream {
@@ -78,6 +82,7 @@ impl EventStream {
                 joined: 0,
                 loose: false,
                 facts: Facts::default(),
+                shape: Shape::default(),
             },
             bytes_max: event_bytes_max,
             ended: false,
@@ -143,7 +148,7 @@ impl EventStream {
 
     /// Bytes of memory held for unfinished events.
     pub fn capacity(&self) -> usize {
-        self.lines.capacity() + self.blocks.block.capacity()
+        self.lines.capacity() + self.blocks.block.capacity() + self.blocks.shape.capacity()
     }
 
     fn end(&mut self) {
@@ -188,7 +193,12 @@ impl Blocks {
     /// Whether `value` is an event by itself. An object's facts are then in `facts`.
     #[inline]
     fn lone(&mut self, value: &[u8]) -> Option<Lone> {
-        if self.facts.read(value, self.ids) {
+        if self.shape.read(value, &mut self.facts) {
+            return Some(Lone::Object);
+        }
+        let mut spots = Spots::default();
+        if self.facts.read_spots(value, self.ids, &mut spots) {
+            self.shape.learn(value, self.ids, &self.facts, &spots);
             return Some(Lone::Object);
         }
         (value.trim_ascii() == b"[DONE]").then_some(Lone::Done)
@@ -269,6 +279,7 @@ impl Blocks {
     }
 
     fn reset(&mut self) {
+        self.shape.forget();
         clear_bounded(&mut self.block);
         self.joined = 0;
         self.loose = false;

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::reader::Reader;
+use super::shape::Spots;
 
 /// Whether the leg's events carry token ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,11 @@ impl Facts {
 
     /// Reads `value`. `false`: it is not one JSON object (white space around it apart), and the facts mean nothing.
     pub fn read(&mut self, value: &[u8], ids: Ids) -> bool {
+        self.read_spots(value, ids, &mut Spots::default())
+    }
+
+    /// The same, and where the parts stand that vary from event to event.
+    pub(super) fn read_spots(&mut self, value: &[u8], ids: Ids, spots: &mut Spots) -> bool {
         self.cuts.clear();
         self.error = None;
         let trimmed = value.trim_ascii_start();
@@ -61,13 +67,16 @@ impl Facts {
             return false;
         }
         let lead = value.len() - trimmed.len();
-        let reader = Reader::new(trimmed.trim_ascii_end(), &mut self.cuts);
+        let reader = Reader::new(trimmed.trim_ascii_end(), &mut self.cuts, spots);
         let Ok((seen, error)) = reader.event() else {
             return false;
         };
         self.error = error;
         if lead > 0 {
             self.shift(lead);
+            for span in [&mut spots.text, &mut spots.list] {
+                *span = span.start + lead..span.end + lead;
+            }
         }
         self.output = seen.output;
         self.abort = seen.abort;

@@ -9,6 +9,8 @@ use super::{EventStream, Facts, Ids, Item, TooLarge, write_event};
 use oracle::{Truth, facts, members, naive, plain};
 use tape::{Tape, event_text, stream_bytes};
 
+pub mod alike;
+
 pub mod oracle;
 
 pub mod tape;
@@ -23,6 +25,9 @@ pub fn fuzz(data: &[u8]) {
         _ if rest.len() % 2 == 0 => Ids::Absent,
         _ => Ids::AbsentSglang,
     };
+    if mode >> 3 & 3 == 3 {
+        return check_stream(&alike::stream(&mut Tape(rest)), ids);
+    }
     match mode >> 1 & 3 {
         0 => check_event(rest, ids),
         1 => check_event(event_text(&mut Tape(rest)).as_bytes(), ids),

@@ -8,7 +8,9 @@
 
 use std::ops::Range;
 
+use super::cutting::Cutting;
 use super::facts::EngineError;
+use super::shape::Spots;
 use crate::wire::json::{Cursor, JsonFault, Kind, RawStr};
 
 type Result<T> = std::result::Result<T, JsonFault>;
@@ -56,13 +58,19 @@ struct Report {
 pub(super) struct Reader<'a, 'c> {
     cursor: Cursor<'a>,
     cuts: &'c mut Vec<Range<usize>>,
+    spots: &'c mut Spots,
 }
 
 impl<'a, 'c> Reader<'a, 'c> {
-    pub(super) fn new(value: &'a [u8], cuts: &'c mut Vec<Range<usize>>) -> Self {
+    pub(super) fn new(
+        value: &'a [u8],
+        cuts: &'c mut Vec<Range<usize>>,
+        spots: &'c mut Spots,
+    ) -> Self {
         Reader {
             cursor: Cursor::new(value),
             cuts,
+            spots,
         }
     }
 
@@ -121,6 +129,7 @@ impl<'a, 'c> Reader<'a, 'c> {
     }
 
     fn choice(&mut self, seen: &mut Seen) -> Result<()> {
+        self.spots.choices += 1;
         let mut list = List::Absent;
         let (mut text, mut abort) = (false, false);
         let mut delta = Delta::default();
@@ -208,6 +217,7 @@ impl<'a, 'c> Reader<'a, 'c> {
         }
         let mut good = true;
         let mut count = 0u64;
+        let start = self.cursor.pos();
         let mut walk = self.cursor.array()?;
         while self.cursor.item(&mut walk)? {
             count += 1;
@@ -219,6 +229,8 @@ impl<'a, 'c> Reader<'a, 'c> {
                 }
             };
         }
+        self.spots.lists += 1;
+        self.spots.list = start..self.cursor.pos();
         Ok(match count {
             0 => List::Absent,
             _ if good => List::Good(count),
@@ -229,17 +241,27 @@ impl<'a, 'c> Reader<'a, 'c> {
     /// Truth as the engines' own language has it: not null, not false, not zero, not empty.
     fn truthy(&mut self) -> Result<bool> {
         Ok(match self.cursor.peek()? {
-            Kind::String => !self.cursor.string()?.is_empty(),
-            Kind::Number => nonzero(self.cursor.number()?),
+            Kind::String => {
+                let text = self.cursor.string()?;
+                self.spots.texts += 1;
+                self.spots.text = text.at..self.cursor.pos();
+                !text.is_empty()
+            }
+            Kind::Number => {
+                self.spots.odd = true;
+                nonzero(self.cursor.number()?)
+            }
             Kind::Null | Kind::False => {
                 self.cursor.skip()?;
                 false
             }
             Kind::True => {
+                self.spots.odd = true;
                 self.cursor.skip()?;
                 true
             }
             Kind::Object | Kind::Array => {
+                self.spots.odd = true;
                 let span = self.cursor.skip()?;
                 let inner = &self.cursor.input()[span.start + 1..span.end - 1];
                 !inner.trim_ascii_start().is_empty()
@@ -317,32 +339,6 @@ impl Report {
                 .unwrap_or(500),
             message: self.message.or(top.message),
         }
-    }
-}
-
-/// Cut spans of one object. A cut takes one comma with it: the one before it when an earlier member stays, else the one
-/// after it, up to the next member; with no member left at all it takes none.
-#[derive(Default)]
-struct Cutting {
-    /// A member before this one stays.
-    kept: bool,
-    /// The last of the cuts runs to the start of the next member.
-    open: bool,
-}
-
-impl Cutting {
-    fn next_member(&mut self, cuts: &mut [Range<usize>], key: &RawStr<'_>) {
-        if self.open {
-            self.open = false;
-            if let Some(last) = cuts.last_mut() {
-                last.end = key.at;
-            }
-        }
-    }
-
-    fn cut(&mut self, cuts: &mut Vec<Range<usize>>, comma: usize, key: &RawStr<'_>, end: usize) {
-        self.open = !self.kept;
-        cuts.push(if self.kept { comma } else { key.at }..end);
     }
 }
 

@@ -890,6 +890,7 @@ proptest! {
     // proves R-SSE-1, R-SSE-3
     #[test]
     fn splits_tell_what_the_whole_tells(ids in 0..2u8, tape in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fuzzing::fuzz(&[&[24 | ids][..], &tape].concat());
         fuzzing::fuzz(&[&[6 | ids][..], &tape].concat());
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 pub struct Tape<'a>(pub &'a [u8]);
 
 impl Tape<'_> {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         match self.0.split_first() {
             Some((byte, rest)) => {
                 self.0 = rest;
@@ -16,7 +16,7 @@ impl Tape<'_> {
         }
     }
 
-    fn pick(&mut self, from: &[&'static str]) -> &'static str {
+    pub fn pick(&mut self, from: &[&'static str]) -> &'static str {
         from[self.below(from.len())]
     }
 }
