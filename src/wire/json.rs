@@ -102,14 +102,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// In the middle of bytes, where a value stands.
-    pub fn at(bytes: &'a [u8], pos: usize) -> Self {
-        Cursor {
-            pos,
-            ..Cursor::new(bytes)
-        }
-    }
-
     /// Offset of the next unread byte.
     pub fn pos(&self) -> usize {
         self.pos

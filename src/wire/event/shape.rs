@@ -176,9 +176,9 @@ impl Shape {
 /// Where the string ends that begins at `at`, if there is one and it is not empty.
 #[inline]
 fn text_end(value: &[u8], at: usize) -> Option<usize> {
-    let mut cursor = Cursor::at(value, at);
+    let mut cursor = Cursor::new(value.get(at..)?);
     let text = cursor.string().ok()?;
-    (!text.is_empty()).then_some(cursor.pos())
+    (!text.is_empty()).then_some(at + cursor.pos())
 }
 
 /// Where the list of ids ends that begins at `at`, and how many they are; `None` for anything but numbers in digits with commas and at
