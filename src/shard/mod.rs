@@ -13,6 +13,8 @@ pub mod counters;
 
 pub mod gate;
 
+pub mod learned;
+
 pub mod orphans;
 
 pub mod rooms;
