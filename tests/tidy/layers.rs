@@ -103,6 +103,7 @@ const ROOMS: &[Room] = &[
             "base",
             "metrics",
             "config",
+            "fleet::learn",
             "shard",
             "runtime::cell::ControlPort",
             "runtime::cell::Mail",
