@@ -219,3 +219,64 @@ impl Bucket {
         (bits != NONE).then(|| f32::from_bits(bits))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: DecodeCorrection = DecodeCorrection {
+        min: 0.5,
+        max: 2.0,
+        alpha: 0.2,
+        min_samples: 8,
+    };
+
+    /// All at once: sums lose nothing, and whatever else is lost leaves a true average and a true median.
+    // proves R-SCH-4
+    #[test]
+    fn shards_learn_together() {
+        const SHARDS: u64 = 4;
+        const ROUNDS: u64 = 20_000;
+        let learned = Learned::new(1);
+        std::thread::scope(|scope| {
+            for shard in 0..SHARDS {
+                let learned = &learned;
+                scope.spawn(move || {
+                    for n in 0..ROUNDS {
+                        let ratio = 0.8 + 0.1 * ((n + shard) % 5) as f64;
+                        let value = learned.pace(EngineId(0), &RULES, ratio);
+                        assert!((0.79..=1.21).contains(&value), "{value}");
+                        learned.delivered(100, None, 90 + (n + shard) % 21);
+                        let tokens = learned.output_tokens(100, None);
+                        assert!(tokens == 256 || (90..=110).contains(&tokens), "{tokens}");
+                    }
+                });
+            }
+        });
+        let heard = learned.heard(EngineId(0));
+        assert_eq!(heard.samples, SHARDS * ROUNDS);
+        // Each sample is cut to a millionth.
+        assert!((heard.sum - heard.samples as f64).abs() < 0.1, "{heard:?}");
+        let lengths: Vec<_> = learned.lengths().collect();
+        assert_eq!(lengths.len(), 1);
+        assert_eq!(lengths[0].samples, SHARDS * ROUNDS);
+    }
+
+    // proves R-SCH-4
+    #[test]
+    fn a_judgement_comes_back_as_it_was_given() {
+        let learned = Learned::new(2);
+        assert_eq!(learned.judged(EngineId(1)), Judged::default());
+        let judged = Judged {
+            health: Health::Evicted,
+            score: Some(4.5),
+            baseline: None,
+            bad: 5,
+            good: 1,
+            samples: 9,
+        };
+        learned.judge(EngineId(0), &judged);
+        assert_eq!(learned.judged(EngineId(0)), judged);
+        assert_eq!(learned.judged(EngineId(1)), Judged::default());
+    }
+}

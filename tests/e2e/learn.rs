@@ -21,9 +21,9 @@ fn answer(interval_ms: u64) -> Value {
     ]})
 }
 
-/// A prefill engine and two that decode, judged by windows of a moment.
-fn fleet() -> Fleet {
-    let mut fleet = Fleet::new(&["prefill", "decode", "decode"])
+/// Engines that are judged by windows of a moment.
+fn fleet(roles: &[&str]) -> Fleet {
+    let mut fleet = Fleet::new(roles)
         // Both get work, however slow one is.
         .with("serving", "placement", "round_robin")
         .with("controller", "monitor_interval_s", 0.02)
@@ -48,19 +48,18 @@ fn fleet() -> Fleet {
             "decode_max_requests": 64,
         })
     };
-    fleet.profiles = json!(["e0", "e1", "e2"].map(row));
+    let rows = (0..roles.len()).map(|n| row(&format!("e{n}")));
+    fleet.profiles = rows.collect();
     fleet
 }
 
 /// What the state says of the engine that turns slow.
 fn judged(state: &Value) -> &Value {
-    let engines = state["learned"]["engines"].as_array();
-    let found = engines.and_then(|engines| engines.iter().find(|e| e["iid"] == "e1"));
-    found.expect("every engine is there")
+    &state["learned"]["engines"][1]
 }
 
-fn correction(state: &Value) -> f64 {
-    judged(state)["correction"].as_f64().expect("a number")
+fn correction(engine: &Value) -> f64 {
+    engine["correction"].as_f64().expect("a number")
 }
 
 fn health(world: &World, word: &str) {
@@ -84,7 +83,7 @@ fn served(world: &World, more: u64) {
 #[test]
 fn an_engine_that_turns_slow_goes_and_comes_back() {
     everywhere(|setup| {
-        let world = World::start(setup, &fleet());
+        let world = World::start(setup, &fleet(&["prefill", "decode", "decode"]));
         let well = json!({"decode@1": answer(WELL_MS), "decode@2": answer(WELL_MS)});
         world.engines.script(&well);
         let stop = AtomicBool::new(false);
@@ -129,7 +128,9 @@ fn story(world: &World, well: &Value) {
         judged(&world.state())["baseline"].is_number()
     });
     world.engines.script(&json!({"decode@1": answer(SLOW_MS)}));
-    world.until("corrected", |world| correction(&world.state()) > 1.8);
+    world.until("corrected", |world| {
+        correction(judged(&world.state())) > 1.8
+    });
     health(world, "probation");
     let state = world.state();
     assert_eq!(state["probation"], json!(["e1"]));
@@ -181,4 +182,60 @@ fn story(world: &World, well: &Value) {
     );
     assert_eq!(length["fraction"], TOKENS as f64 / CAP as f64);
     assert!(number(length, "/samples") >= 16);
+}
+
+/// An engine that has been found slow beyond every target is asked for nothing beside other work. Alone it takes what comes, and so it
+/// can show that it is well.
+// proves R-ADM-5, R-SCH-4
+#[test]
+fn what_was_learned_refuses_nobody_for_ever() {
+    everywhere(|setup| {
+        let mut fleet = fleet(&["both"])
+            .with("serving", "admission", "predictive")
+            .with("serving", "placement", "price");
+        fleet.file["slo"] = json!({"ttft_s": 1.0, "tpot_s": 0.02});
+        fleet.file["controller"]["reactive"]["decode_correction_max"] = json!(100.0);
+        // More than any budget.
+        fleet.file["recovery"]["health"]["probation_penalty_s"] = json!(3600.0);
+        let world = World::start(setup, &fleet);
+        let body =
+            json!({"model": "stub-model", "prompt": [1, 2], "max_tokens": CAP, "stream": true});
+        let engine = |world: &World| world.state()["learned"]["engines"][0].clone();
+        let one_by_one = |what: &str, come: &dyn Fn(&Value) -> bool| {
+            world.until(what, |world| {
+                let answer = world.post("/v1/completions", &body);
+                assert_eq!(answer.status, Some(200), "{}", answer.text());
+                come(&engine(world))
+            });
+        };
+        world.engines.script(&json!({"decode": answer(WELL_MS)}));
+        one_by_one("a baseline", &|engine| engine["baseline"].is_number());
+        world.engines.script(&json!({"decode": answer(SLOW_MS)}));
+        one_by_one("on probation", &|engine| {
+            engine["health"] == "probation" && correction(engine) > 8.0
+        });
+        // It is the last of its role.
+        assert_eq!(beside(&world, &body), Some(429));
+        assert_eq!(number(&world.state(), "/outcome_reasons/refused/tpot"), 1);
+        one_by_one("alone, and served", &|_| true);
+        world.engines.script(&json!({"decode": answer(WELL_MS)}));
+        one_by_one("well again", &|engine| {
+            engine["health"] == "healthy" && correction(engine) < 3.0
+        });
+        assert_eq!(beside(&world, &body), Some(200));
+        world.at_rest();
+    });
+}
+
+/// The status of a request that comes while another one is there.
+fn beside(world: &World, body: &Value) -> Option<u16> {
+    let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\n";
+    let endless = json!({"chunks": [event, {"hang": true}]});
+    world
+        .engines
+        .script(&json!({"decode": [endless, answer(WELL_MS)]}));
+    let mut first = world.connect();
+    first.send(&client::post("/v1/completions", body));
+    assert_eq!(first.begin_answer(1).status, Some(200));
+    world.post("/v1/completions", body).status
 }
