@@ -126,8 +126,8 @@ impl Exchange {
         if let Some(load) = self.decode_load.take() {
             board.release(load, cx.now);
         }
-        self.decode_load =
-            Some(board.reserve(decode, Phase::Decode, self.decode_charge(cx), cx.now));
+        let charge = self.decode_charge(cx);
+        self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
         self.placement = Some(Placement::TwoLegs { prefill, decode });
         Some(decode)
     }
