@@ -11,7 +11,7 @@
 //! | [`wire`] | bytes to messages and back: HTTP/1.1, event streams, JSON, the OpenAI fields, engine dialects |
 //! | [`fleet`] | what a shard believes about engines; policy as plain functions |
 //! | [`path`] | one request, stage by stage: accept, parse, admit, place, prefill, decode, relay or assemble, account, close |
-//! | [`shard`] | all that one core owns, and the four kinds of memory that shards share |
+//! | [`shard`] | all that one core owns, and the kinds of memory that shards share |
 //! | [`stub`] | the simulated engine |
 //! | *the line* | |
 //! | [`runtime`] | sockets, threads and the OS clock of the data plane |

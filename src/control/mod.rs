@@ -7,6 +7,8 @@
 
 pub mod admin;
 
+pub mod judge;
+
 pub mod monitor;
 
 pub mod port;
@@ -31,7 +33,7 @@ use crate::config::topology::{self, Snapshot};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
 use crate::metrics::picture::{
-    AdmissionMode, EngineView, Picture, Room, ShardView, TokenAccounting,
+    AdmissionMode, EngineView, Length, Pace, Picture, Room, ShardView, TokenAccounting,
 };
 use crate::metrics::standing::{self, Answer, HealthView};
 use crate::shard::{self, ControlRequest, gate};
@@ -80,7 +82,7 @@ impl Shared {
     pub fn picture(&self, uptime: Duration) -> Picture<'_> {
         let health = self.health();
         let fleet = &self.snapshot.fleet;
-        let engine = |e| engine_view(e, &self.state.board);
+        let engine = |e| engine_view(e, &self.state);
         Picture {
             version: env!("CARGO_PKG_VERSION"),
             router_id: &self.router_id,
@@ -100,6 +102,7 @@ impl Shared {
             holder: health.holder,
             one_leg: self.one_leg(),
             engines: self.snapshot.engines.iter().map(engine).collect(),
+            lengths: self.state.learned.lengths().map(length_view).collect(),
             shards: self.shards.iter().map(ShardFacts::view).collect(),
             totals: Counts::default(),
             times: Times::default(),
@@ -320,15 +323,33 @@ fn prepare(
     Ok((listener, caught))
 }
 
-fn engine_view<'a>(
-    engine: &'a topology::EngineView,
-    board: &shard::board::Board,
-) -> EngineView<'a> {
+fn engine_view<'a>(engine: &'a topology::EngineView, state: &shard::Shared) -> EngineView<'a> {
+    let line = state.board.line(engine.id);
+    let judged = state.learned.judged(engine.id);
     EngineView {
         iid: &engine.iid,
         role: engine.role,
         pinned: engine.pin,
-        line: board.line(engine.id).into(),
+        line: line.into(),
+        pace: Pace {
+            correction: line.correction(),
+            samples: state.learned.heard(engine.id).samples,
+            health: judged.health.name(),
+            score: judged.score,
+            baseline: judged.baseline,
+            bad_windows: judged.bad,
+            good_windows: judged.good,
+            window_samples: judged.samples,
+        },
+    }
+}
+
+fn length_view(known: shard::learned::Length) -> Length {
+    Length {
+        prompt_tokens_min: known.prompt_tokens_min,
+        cap_min: known.cap_min,
+        samples: known.samples,
+        median: known.median.map(f64::from),
     }
 }
 

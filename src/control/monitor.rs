@@ -25,6 +25,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::Shared;
+use super::judge::Judge;
 use super::port::shown;
 use crate::config::topology::EngineView;
 
@@ -118,10 +119,13 @@ pub async fn run(shared: Arc<Shared>, tls: Option<Arc<ClientConfig>>) {
         .iter()
         .map(|e| board.line(e.id).is_live());
     let mut liveness = Liveness::new(live, rules.liveness_every, rules.liveness_misses);
+    let began = tokio::time::Instant::now();
     let mut ticks = interval(fleet.controller.monitor_interval.max(INTERVAL_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut judge = Judge::new(&shared);
     for pass in 0u64.. {
-        ticks.tick().await;
+        let tick = ticks.tick().await;
+        judge.pass(&shared, tick.duration_since(began));
         if liveness.due(pass) {
             health_pass(&shared, &tls, &mut liveness).await;
         }

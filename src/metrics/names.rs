@@ -107,7 +107,17 @@ metrics! {
     OUTSTANDING_TOKENS = "narwhal_outstanding_tokens" Gauge "tokens" ["iid"] "Tokens those requests still hold on it.";
     ENGINE_LIVE = "narwhal_engine_live" Gauge "0 or 1" ["iid"] "It answers its health route.";
     EJECTED = "narwhal_ejected" Gauge "0 or 1" ["iid"] "Its breaker is open.";
-    ENGINES_AVAILABLE = "narwhal_engines_available" Gauge "engines" [] "Live and not ejected.";
+    PROBATION = "narwhal_probation" Gauge "0 or 1" ["iid"] "It was slow of late: new work goes there at a price.";
+    EVICTED = "narwhal_evicted" Gauge "0 or 1" ["iid"] "It was slow for so long that no new work goes there.";
+    ENGINES_AVAILABLE = "narwhal_engines_available" Gauge "engines" [] "Live, not ejected and not evicted.";
+
+    DECODE_CORRECTION = "narwhal_decode_correction" Gauge "of the profile" ["iid"] "Live / profiled interval between tokens, as prices use it.";
+    PACE_SAMPLES = "narwhal_pace_samples_total" Counter "samples" ["iid"] "Segments of streams whose interval was compared with the profile.";
+    DRIFT_SCORE = "narwhal_drift_score" Gauge "of the profile" ["iid"] "Mean of them in the last window that had enough; NaN before.";
+    DRIFT_BASELINE = "narwhal_drift_baseline" Gauge "of the profile" ["iid"] "What is usual for the engine; NaN before the first window.";
+    DRIFT_BAD_WINDOWS = "narwhal_drift_bad_windows" Gauge "windows" ["iid"] "Slow windows in a row.";
+    LENGTH_SAMPLES = "narwhal_output_length_samples_total" Counter "requests" [] "Served requests whose length was learned from.";
+    LENGTH_BUCKETS = "narwhal_output_length_buckets" Gauge "buckets" [] "Buckets of prompt and cap whose length is known.";
 
     TTFT = "narwhal_ttft_seconds" Histogram "seconds" [] "Arrival of the head to the first token.";
     TPOT = "narwhal_tpot_seconds" Histogram "seconds" [] "Mean time per output token after the first, one value per request.";

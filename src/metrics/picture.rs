@@ -47,6 +47,8 @@ pub struct Picture<'a> {
     /// A request makes one leg (openai dialect).
     pub one_leg: bool,
     pub engines: Vec<EngineView<'a>>,
+    /// What is known of output lengths.
+    pub lengths: Vec<Length>,
     pub shards: Vec<ShardView<'a>>,
     pub totals: Counts,
     pub times: Times,
@@ -65,6 +67,34 @@ pub struct EngineView<'a> {
     pub role: Role,
     pub pinned: bool,
     pub line: EngineLine,
+    pub pace: Pace,
+}
+
+/// How fast an engine was found to be, and how it is judged for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Live ÷ profiled interval, as prices use it, and the samples since the start.
+    pub correction: f64,
+    pub samples: u64,
+    /// The word for how it stands.
+    pub health: &'static str,
+    pub score: Option<f64>,
+    pub baseline: Option<f64>,
+    pub bad_windows: u32,
+    pub good_windows: u32,
+    /// Samples in the last window.
+    pub window_samples: u64,
+}
+
+/// Output lengths of requests alike: from this prompt and this cap up to twice as much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Length {
+    pub prompt_tokens_min: u64,
+    /// `None` for requests without a cap.
+    pub cap_min: Option<u64>,
+    pub samples: u64,
+    /// The part of the cap that was delivered, or the tokens where there is no cap; `None` before enough samples.
+    pub median: Option<f64>,
 }
 
 #[derive(Clone, Debug)]
@@ -151,6 +181,18 @@ pub(crate) fn sample() -> Picture<'static> {
             outstanding_tokens: 100,
             live,
             ejected,
+            evicted: ejected,
+            on_probation: !ejected,
+        },
+        pace: Pace {
+            correction: 1.25,
+            samples: 40,
+            health: "probation",
+            score: Some(2.5),
+            baseline: Some(1.0),
+            bad_windows: 3,
+            good_windows: 0,
+            window_samples: 7,
         },
     };
     let picture = Picture {
@@ -177,6 +219,20 @@ pub(crate) fn sample() -> Picture<'static> {
         engines: vec![
             engine("e0", Role::Prefill, 2, 0, true, false),
             engine("e\"1\\\n", Role::Decode, 0, 3, true, true),
+        ],
+        lengths: vec![
+            Length {
+                prompt_tokens_min: 64,
+                cap_min: Some(1024),
+                samples: 5,
+                median: Some(0.25),
+            },
+            Length {
+                prompt_tokens_min: 64,
+                cap_min: None,
+                samples: 2,
+                median: None,
+            },
         ],
         shards: vec![shard(2, 1), shard(3, 2)],
         totals: Counts::default(),

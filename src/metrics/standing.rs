@@ -77,13 +77,15 @@ pub struct EngineLine {
     pub outstanding_tokens: u64,
     pub live: bool,
     pub ejected: bool,
+    pub evicted: bool,
+    pub on_probation: bool,
 }
 
 /// What the fleet can do right now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
     pub instances: usize,
-    /// Live and not ejected.
+    /// Live, not ejected and not evicted.
     pub available: usize,
     pub prefill: bool,
     pub decode: bool,
@@ -99,7 +101,7 @@ impl Fleet {
         let mut fleet = Fleet::default();
         for (role, pinned, line) in engines {
             fleet.instances += 1;
-            if !line.live || line.ejected {
+            if !line.live || line.ejected || line.evicted {
                 continue;
             }
             let either = one_leg || !pinned || role == Role::Both;
@@ -249,6 +251,8 @@ mod tests {
         outstanding_tokens: 0,
         live: true,
         ejected: false,
+        evicted: false,
+        on_probation: false,
     };
     const DEAD: EngineLine = EngineLine {
         live: false,

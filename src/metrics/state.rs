@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::histogram::{Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::outcome::{End, Outcome};
-use super::picture::{Picture, ShardView};
+use super::picture::{EngineView, Length, Picture, ShardView};
+use super::standing::EngineLine;
 
 pub const SCHEMA: &str = "narwhal.state";
 pub const SCHEMA_VERSION: u32 = 1;
@@ -17,12 +18,10 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The object.
 pub fn render(p: &Picture<'_>) -> Value {
     let c = &p.totals;
-    let ejected: Vec<&str> = p
-        .engines
-        .iter()
-        .filter(|e| e.line.ejected)
-        .map(|e| e.iid)
-        .collect();
+    let those = |holds: fn(&EngineLine) -> bool| -> Vec<&str> {
+        let engines = p.engines.iter().filter(|e| holds(&e.line));
+        engines.map(|e| e.iid).collect()
+    };
     json!({
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -40,8 +39,10 @@ pub fn render(p: &Picture<'_>) -> Value {
         "outcome_reasons": reasons(c),
         "pools": pools(c),
         "resident": resident(p),
-        "ejected": ejected,
-        "probation": [],
+        "ejected": those(|line| line.ejected),
+        "probation": those(|line| line.on_probation),
+        "evicted": those(|line| line.evicted),
+        "learned": learned(p),
         "health": health(p),
         "ha": {"router_id": p.router_id, "epoch": p.epoch, "holder": p.holder},
         "lifecycle": {"standing": p.standing.name(), "reason": p.health().reason()},
@@ -127,7 +128,7 @@ fn pools(c: &Counts) -> Value {
 }
 
 fn resident(p: &Picture<'_>) -> Value {
-    let line = |e: &super::picture::EngineView<'_>| {
+    let line = |e: &EngineView<'_>| {
         let l = e.line;
         json!({
             "prefill": l.prefill_requests,
@@ -141,6 +142,37 @@ fn resident(p: &Picture<'_>) -> Value {
             .map(|e| (e.iid.to_owned(), line(e)))
             .collect(),
     )
+}
+
+/// What live traffic has taught.
+fn learned(p: &Picture<'_>) -> Value {
+    let engine = |e: &EngineView<'_>| {
+        json!({
+            "iid": e.iid,
+            "correction": e.pace.correction,
+            "samples": e.pace.samples,
+            "health": e.pace.health,
+            "score": e.pace.score,
+            "baseline": e.pace.baseline,
+            "bad_windows": e.pace.bad_windows,
+            "good_windows": e.pace.good_windows,
+            "window_samples": e.pace.window_samples,
+        })
+    };
+    let length = |l: &Length| {
+        let of_cap = l.median.filter(|_| l.cap_min.is_some());
+        json!({
+            "prompt_tokens_min": l.prompt_tokens_min,
+            "cap_min": l.cap_min,
+            "samples": l.samples,
+            "fraction": of_cap,
+            "tokens": l.median.filter(|_| of_cap.is_none()),
+        })
+    };
+    json!({
+        "engines": p.engines.iter().map(engine).collect::<Vec<_>>(),
+        "output_lengths": p.lengths.iter().map(length).collect::<Vec<_>>(),
+    })
 }
 
 fn health(p: &Picture<'_>) -> Value {
@@ -216,7 +248,7 @@ mod tests {
             .map(String::as_str)
             .collect();
         let want = "schema schema_version offered unsized_offered served slo_met failed expired cancelled \
-            invalid_requests token_accounting admission serving outcome_reasons pools resident ejected probation \
+            invalid_requests token_accounting admission serving outcome_reasons pools resident ejected probation evicted learned \
             health ha lifecycle shards";
         assert_eq!(got, want.split_whitespace().collect());
         assert_eq!(
@@ -273,6 +305,25 @@ mod tests {
     fn engines_and_shards_are_in_it() {
         let state = render(&sample());
         assert_eq!(state["ejected"], json!(["e\"1\\\n"]));
+        assert_eq!(
+            (&state["probation"], &state["evicted"]),
+            (&json!(["e0"]), &state["ejected"])
+        );
+        let engine = &state["learned"]["engines"][1];
+        assert_eq!(engine["iid"], "e\"1\\\n");
+        assert_eq!(
+            (&engine["correction"], &engine["score"]),
+            (&json!(1.25), &json!(2.5))
+        );
+        let [capped, free] = [0, 1].map(|i| &state["learned"]["output_lengths"][i]);
+        assert_eq!(
+            (&capped["fraction"], &capped["tokens"]),
+            (&json!(0.25), &json!(null))
+        );
+        assert_eq!(
+            (&free["cap_min"], &free["tokens"]),
+            (&json!(null), &json!(null))
+        );
         assert_eq!(
             state["resident"]["e0"],
             json!({"prefill": 2, "decode": 0, "outstanding_tokens": 100})

@@ -24,6 +24,7 @@ pub fn render(picture: &Picture<'_>) -> String {
     admission(&mut page, picture);
     legs(&mut page, &picture.totals);
     engines(&mut page, picture);
+    learned(&mut page, picture);
     times(&mut page, picture);
     shards(&mut page, picture);
     page.out
@@ -118,9 +119,34 @@ fn engines(page: &mut Page, p: &Picture<'_>) {
     page.family(&names::OUTSTANDING_TOKENS, tokens);
     let live = each.clone().map(|e| ([e.iid], u64::from(e.line.live)));
     page.family(&names::ENGINE_LIVE, live);
-    let ejected = each.map(|e| ([e.iid], u64::from(e.line.ejected)));
+    let ejected = each.clone().map(|e| ([e.iid], u64::from(e.line.ejected)));
     page.family(&names::EJECTED, ejected);
+    let probation = each
+        .clone()
+        .map(|e| ([e.iid], u64::from(e.line.on_probation)));
+    page.family(&names::PROBATION, probation);
+    let evicted = each.map(|e| ([e.iid], u64::from(e.line.evicted)));
+    page.family(&names::EVICTED, evicted);
     page.one(&names::ENGINES_AVAILABLE, &[], p.health().available());
+}
+
+fn learned(page: &mut Page, p: &Picture<'_>) {
+    let each = p.engines.iter();
+    let correction = each.clone().map(|e| ([e.iid], e.pace.correction));
+    page.family(&names::DECODE_CORRECTION, correction);
+    let samples = each.clone().map(|e| ([e.iid], e.pace.samples));
+    page.family(&names::PACE_SAMPLES, samples);
+    let known = |value: Option<f64>| value.unwrap_or(f64::NAN);
+    let score = each.clone().map(|e| ([e.iid], known(e.pace.score)));
+    page.family(&names::DRIFT_SCORE, score);
+    let baseline = each.clone().map(|e| ([e.iid], known(e.pace.baseline)));
+    page.family(&names::DRIFT_BASELINE, baseline);
+    let bad = each.map(|e| ([e.iid], e.pace.bad_windows));
+    page.family(&names::DRIFT_BAD_WINDOWS, bad);
+    let samples: u64 = p.lengths.iter().map(|length| length.samples).sum();
+    page.one(&names::LENGTH_SAMPLES, &[], samples);
+    let known = p.lengths.iter().filter(|length| length.median.is_some());
+    page.one(&names::LENGTH_BUCKETS, &[], known.count());
 }
 
 fn times(page: &mut Page, p: &Picture<'_>) {
@@ -200,7 +226,7 @@ impl Page {
     fn family<'a, const N: usize>(
         &mut self,
         m: &Metric,
-        samples: impl IntoIterator<Item = ([&'a str; N], u64)>,
+        samples: impl IntoIterator<Item = ([&'a str; N], impl Display)>,
     ) {
         self.head(m);
         for (values, n) in samples {

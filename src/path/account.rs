@@ -74,6 +74,9 @@ impl Exchange {
     /// Ends the exchange.
     pub fn finish(&mut self, cx: &mut Cx, end: End) {
         assert!(self.end.is_none(), "an exchange ends once");
+        if end == End::Served {
+            self.teach_end(cx);
+        }
         self.leave_line(cx);
         self.release_attempt(cx);
         if let Some(permit) = self.seat.take() {

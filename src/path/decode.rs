@@ -45,7 +45,8 @@ impl Exchange {
             Dialect::Vllm | Dialect::Openai => &[],
         };
         self.events = Some(EventStream::new(ids, limit));
-        self.relay = Relay::new(limit, self.request().return_token_ids);
+        let keep_ids = self.request().return_token_ids;
+        self.relay = Relay::new(limit, keep_ids, ids == Ids::Expected);
         self.collected.clear();
         self.assembly = (!self.request().stream).then(|| {
             Assembly::new(Options {

@@ -11,11 +11,6 @@ use crate::fleet::pick::{self, Placement, Rank};
 use crate::fleet::price;
 use crate::shard::board::{Charge, Phase, Reservation};
 
-/// Tokens charged for a request without a cap, until output lengths are learned.
-const UNCAPPED_TOKENS: u64 = 256;
-/// More than any model writes: a cap above it weighs no more, and sums of them stay numbers.
-const OUTPUT_TOKENS_MAX: u64 = 1 << 40;
-
 /// How often a placement is looked at again because others came in between.
 const RECHECKS: usize = 4;
 
@@ -76,7 +71,7 @@ impl Exchange {
             let charge = self.prefill_charge(cx, engine, placement);
             self.prefill_load = Some(board.reserve(engine, Phase::Prefill, charge, cx.now));
         }
-        let charge = self.decode_charge();
+        let charge = self.decode_charge(cx);
         self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
     }
 
@@ -131,7 +126,8 @@ impl Exchange {
         if let Some(load) = self.decode_load.take() {
             board.release(load, cx.now);
         }
-        self.decode_load = Some(board.reserve(decode, Phase::Decode, self.decode_charge(), cx.now));
+        let charge = self.decode_charge(cx);
+        self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
         self.placement = Some(Placement::TwoLegs { prefill, decode });
         Some(decode)
     }
@@ -172,7 +168,7 @@ impl Exchange {
     pub fn asks(&self, cx: &Cx) -> price::Ask {
         price::Ask {
             prompt_tokens: self.prompt_tokens,
-            own_tokens: self.decode_charge().tokens,
+            own_tokens: self.decode_charge(cx).tokens,
             tpot_s: cx.shard.snapshot.fleet.slo.tpot.as_secs_f64(),
         }
     }
@@ -191,9 +187,8 @@ impl Exchange {
     }
 
     /// What the request may come to hold on its decode engine.
-    fn decode_charge(&self) -> Charge {
-        let output_tokens = self.request().cap.unwrap_or(UNCAPPED_TOKENS);
-        let output_tokens = output_tokens.min(OUTPUT_TOKENS_MAX);
+    fn decode_charge(&self, cx: &Cx) -> Charge {
+        let output_tokens = self.output_tokens(cx);
         Charge {
             tokens: self.prompt_tokens.saturating_add(output_tokens),
             prefill_ns: 0,

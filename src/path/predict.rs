@@ -79,11 +79,14 @@ impl Exchange {
 
     fn ttft(&self, cx: &Cx) -> Option<Verdict> {
         let ask = self.asks(cx);
-        // The cheapest, and what it would be if nobody else were there.
-        let (mut cheapest, mut alone) = (f64::INFINITY, f64::INFINITY);
+        // The seconds on the cheapest, and what they would be if nobody else were there. A penalty is a price, no time that passes: held
+        // against the target it could keep all work from the one engine that has to show that it is well.
+        let (mut price, mut cheapest, mut alone) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
         for (c, curves) in eligible(cx, Role::Prefill) {
-            let price = price::prefill_s(curves, &c.load, &ask, c.cached_tokens, c.penalty_s);
-            cheapest = cheapest.min(price);
+            let seconds = price::prefill_s(curves, &c.load, &ask, c.cached_tokens, 0.0);
+            if seconds + c.penalty_s < price {
+                (price, cheapest) = (seconds + c.penalty_s, seconds);
+            }
             alone = alone.min(price::prompt_s(curves, ask.prompt_tokens, c.cached_tokens));
         }
         if cheapest.is_infinite() {

@@ -15,6 +15,7 @@ use super::fault::Cause;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
+use crate::fleet::learn::pace::Pace;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
 use crate::wire::event::{self, Facts, Item};
@@ -43,13 +44,17 @@ pub struct Relay {
     pub first_token: Option<Instant>,
     pub last_token: Instant,
     events: u64,
+    /// The engine sends ids for its tokens, so they are known to be counted.
+    pub counts_ids: bool,
+    pub pace: Pace,
 }
 
 impl Relay {
-    pub fn new(limit: usize, keep_ids: bool) -> Self {
+    pub fn new(limit: usize, keep_ids: bool, counts_ids: bool) -> Self {
         Relay {
             limit,
             keep_ids,
+            counts_ids,
             ..Relay::default()
         }
     }
@@ -111,6 +116,7 @@ impl Exchange {
             Sink::flush_comments(&mut self.relay, cx.io);
         }
         if self.relay.first_token.is_some() {
+            self.teach_pace(cx);
             let gap = cx.shard.snapshot.fleet.engine.decode_read_timeout;
             cx.io
                 .bound_leg(0, gap.map_or(Instant::FAR, |gap| cx.now + gap));

@@ -52,6 +52,7 @@ pub struct Line {
     live: AtomicBool,
     ejected: AtomicBool,
     on_probation: AtomicBool,
+    evicted: AtomicBool,
     /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
     tokenize_missing: AtomicBool,
     /// TLS with it failed, which was told.
@@ -111,6 +112,7 @@ impl Board {
                 live: AtomicBool::new(true),
                 ejected: AtomicBool::new(false),
                 on_probation: AtomicBool::new(false),
+                evicted: AtomicBool::new(false),
                 tokenize_missing: AtomicBool::new(false),
                 tls_failed: AtomicBool::new(false),
                 faults: Default::default(),
@@ -294,6 +296,11 @@ impl Line {
 
     /// Whether new work may go there.
     pub fn available(&self) -> bool {
+        self.would_be_available() && !self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// The same but for whether it was evicted for being slow.
+    pub fn would_be_available(&self) -> bool {
         self.live.load(Ordering::Relaxed) && !self.ejected.load(Ordering::Relaxed)
     }
 
@@ -336,6 +343,15 @@ impl Line {
         self.on_probation.store(on_probation, Ordering::Relaxed);
     }
 
+    /// It was slow for so long that no new work goes there.
+    pub fn is_evicted(&self) -> bool {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    pub fn set_evicted(&self, evicted: bool) {
+        self.evicted.store(evicted, Ordering::Relaxed);
+    }
+
     pub fn set_live(&self, live: bool) {
         self.live.store(live, Ordering::Relaxed);
     }
@@ -374,6 +390,8 @@ impl From<&Line> for EngineLine {
             outstanding_tokens: line.outstanding_tokens(),
             live: line.is_live(),
             ejected: line.is_ejected(),
+            evicted: line.is_evicted(),
+            on_probation: line.is_on_probation(),
         }
     }
 }
@@ -413,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn availability_needs_both_words() {
+    fn availability_needs_every_word() {
         let board = Board::new(1);
         let line = board.line(EngineId(0));
         assert!(line.available());
@@ -422,6 +440,12 @@ mod tests {
         line.set_live(true);
         line.set_ejected(true);
         assert!(!line.available());
+        line.set_ejected(false);
+        line.set_evicted(true);
+        assert!(!line.available() && line.would_be_available());
+        line.set_evicted(false);
+        line.set_on_probation(true);
+        assert!(line.available());
         assert!(line.mark_tokenize_missing());
         assert!(!line.mark_tokenize_missing() && line.tokenize_missing());
         assert!(line.mark_tls_failed() && !line.mark_tls_failed());

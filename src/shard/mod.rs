@@ -1,7 +1,8 @@
 //! All that one core owns, and the memory that shards share.
 //!
 //! A [`Shard`] is handed to every stage. It is not `Send`-shared: one thread owns it. What shards share is in [`Shared`]: the board, the
-//! gates, the retry credits, the standing and the engines' addresses, all atomics, and the read-only snapshot. No I/O, no clock.
+//! gates, the retry credits, the standing, what was learned and the engines' addresses, all atomics, and the read-only snapshot. No I/O,
+//! no clock.
 
 pub mod addresses;
 
@@ -12,6 +13,8 @@ pub mod budget;
 pub mod counters;
 
 pub mod gate;
+
+pub mod learned;
 
 pub mod orphans;
 

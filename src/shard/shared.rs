@@ -1,4 +1,5 @@
-//! The memory that the shards of a router share: the board, the gates, the addresses, the retry credits and the standing. All atomics.
+//! The memory that the shards of a router share: the board, the gates, the addresses, what was learned, the retry credits and the
+//! standing. All atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use super::addresses::Addresses;
 use super::board::{Board, Phase};
 use super::budget::Credits;
 use super::gate::Gate;
+use super::learned::Learned;
 use crate::base::units::EngineId;
 use crate::config::checked::PhaseLimit;
 use crate::config::topology::{EngineView, Snapshot};
@@ -17,6 +19,7 @@ use crate::metrics::standing::{self, Standing};
 pub struct Shared {
     pub board: Board,
     pub addresses: Addresses,
+    pub learned: Learned,
     /// R-ADM-1: exchanges from the arrival of their head to the end of their answer.
     pub retained: Gate,
     /// Requests in flight past admission.
@@ -51,6 +54,7 @@ impl Shared {
         Shared {
             board: Board::new(engines),
             addresses: Addresses::new(snapshot),
+            learned: Learned::new(engines),
             retained: Gate::new(serving.max_retained, shards, 0),
             seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
             phases: snapshot.engines.iter().map(phases).collect(),

@@ -19,6 +19,7 @@ mod engine;
 mod fixtures;
 mod front;
 mod http;
+mod learn;
 mod legs;
 mod queue;
 mod serve;

@@ -44,7 +44,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "fleet",
-        may: &["base", "config::topology"],
+        may: &["base", "config::topology", "config::checked"],
         crates: &[],
         pure: true,
     },
@@ -103,6 +103,7 @@ const ROOMS: &[Room] = &[
             "base",
             "metrics",
             "config",
+            "fleet::learn",
             "shard",
             "runtime::cell::ControlPort",
             "runtime::cell::Mail",

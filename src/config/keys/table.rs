@@ -236,24 +236,12 @@ keys! {
 /// would notice if it were passed over, such as a queue or TLS, is refused by `cli::serve` instead.)
 pub(super) const NOT_BUILT: &[&str] = &[
     "controller.monitor_failure_limit",
-    "controller.reactive.decode_correction_min",
-    "controller.reactive.decode_correction_max",
-    "controller.reactive.decode_correction_alpha",
-    "controller.reactive.decode_correction_min_samples",
     "recovery.eject_after",
     "recovery.readmit_every",
     "recovery.failure_quarantine_s",
     "recovery.engine_restart_policy",
     "recovery.state_path",
     "recovery.resume",
-    "recovery.health.window_s",
-    "recovery.health.drift_band",
-    "recovery.health.relative_band",
-    "recovery.health.min_samples",
-    "recovery.health.probation_windows",
-    "recovery.health.evict_windows",
-    "recovery.health.recovery_windows",
-    "recovery.health.probation_penalty_s",
 ];
 
 /// Tables of the existing router that hold nothing we use.

@@ -9,6 +9,8 @@ use crate::metrics::outcome::Outcome;
 use crate::path::accept::Front;
 use crate::path::leg::State;
 
+mod teaching;
+
 /// Engines that do both legs, prompts estimated: one leg a request.
 const ONE_LEG: usize = 1;
 
