@@ -15,6 +15,8 @@ pub mod gate;
 
 pub mod orphans;
 
+pub mod prefix;
+
 pub mod rooms;
 
 mod sync;
