@@ -76,6 +76,7 @@ impl Exchange {
         assert!(self.end.is_none(), "an exchange ends once");
         self.leave_line(cx);
         self.release_attempt(cx);
+        self.give_prefix(cx);
         if let Some(permit) = self.seat.take() {
             cx.shard.release(Awaited::Seat, permit);
         }

@@ -51,6 +51,8 @@ pub mod wait;
 
 pub mod predict;
 
+pub mod affinity;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

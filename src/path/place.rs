@@ -46,7 +46,7 @@ impl Exchange {
             if !self.was_raced(cx) {
                 break;
             }
-            cx.shard.look(cx.now);
+            self.survey(cx);
             for load in self.loads() {
                 cx.shard.leave_out(load);
             }
@@ -60,6 +60,7 @@ impl Exchange {
             }
         }
         self.placement = Some(placement);
+        self.remember(cx);
     }
 
     fn reserve(&mut self, cx: &mut Cx, placement: Placement) {
@@ -190,10 +191,15 @@ impl Exchange {
         }
     }
 
+    /// Tokens that it may still generate.
+    pub fn output_tokens(&self) -> u64 {
+        let output_tokens = self.request().cap.unwrap_or(UNCAPPED_TOKENS);
+        output_tokens.min(OUTPUT_TOKENS_MAX)
+    }
+
     /// What the request may come to hold on its decode engine.
     fn decode_charge(&self) -> Charge {
-        let output_tokens = self.request().cap.unwrap_or(UNCAPPED_TOKENS);
-        let output_tokens = output_tokens.min(OUTPUT_TOKENS_MAX);
+        let output_tokens = self.output_tokens();
         Charge {
             tokens: self.prompt_tokens.saturating_add(output_tokens),
             prefill_ns: 0,

@@ -90,7 +90,7 @@ impl Prefixes {
             return None;
         }
         let profiles = snapshot.engines.iter().filter_map(|e| e.profile.as_ref());
-        let capacities: Vec<u64> = profiles.map(|p| p.kv_capacity_tokens).collect();
+        let capacities: Vec<u64> = profiles.map(|p| p.curves.kv_capacity_tokens).collect();
         let block_tokens = BLOCK_BYTES as f64 / snapshot.fleet.engine.chars_per_token;
         Some(Prefixes::of(&capacities, block_tokens, salt))
     }

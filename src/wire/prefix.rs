@@ -73,6 +73,11 @@ impl Prefix {
         (tokens as u64).min(prompt_tokens.saturating_sub(1))
     }
 
+    /// Whether it has room that is worth keeping.
+    pub fn has_room(&self) -> bool {
+        self.blocks.capacity() > 0
+    }
+
     /// Forgets the prompt and keeps the room for another.
     pub fn clear(&mut self) {
         self.blocks.clear();
