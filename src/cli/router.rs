@@ -58,8 +58,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let count = places.places.len();
     let snapshot = Arc::new(snapshot);
     let mut seeds = seeds();
-    let shared = Shared::new(&snapshot, count).salted(&snapshot, &mut seeds);
-    let shared = Arc::new(shared);
+    let shared = Arc::new(Shared::new(&snapshot, count).salted(&snapshot, &mut seeds));
     let router_id = plan
         .router_id
         .unwrap_or_else(|| String::from_utf8_lossy(&seeds.uuid()).into_owned());

@@ -34,7 +34,7 @@ impl Exchange {
     /// Where the attempt would go, by the prices of now.
     pub fn plan(&self, cx: &mut Cx) -> Option<(Rank, Placement)> {
         let rank = cx.shard.rank(self.asks(cx));
-        cx.shard.look(cx.now);
+        self.survey(cx);
         Some((rank, self.choose(cx, rank)?))
     }
 
