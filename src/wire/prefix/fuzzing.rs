@@ -108,12 +108,12 @@ pub(super) fn plain(body: &[u8], route: Route) -> Option<Plain> {
 
 fn plain_prompt(out: &mut Plain, prompt: &str) -> Option<()> {
     let list = |text: &str| serde_json::from_str::<Vec<Box<RawValue>>>(text).ok();
-    let is_id = |id: &Box<RawValue>| id.get().bytes().all(|b| b.is_ascii_digit());
+    let is_id = |id: &RawValue| id.get().bytes().all(|b| b.is_ascii_digit());
     let outer = list(prompt);
     let only = outer.as_ref().filter(|list| list.len() == 1);
     let inner = only.map_or(prompt, |list| list[0].get());
     let ids = list(inner).or_else(|| list(prompt)).unwrap_or_default();
-    if !ids.is_empty() && ids.iter().all(is_id) {
+    if !ids.is_empty() && ids.iter().all(|id| is_id(id)) {
         out.seed.extend(mark::IDS);
         for id in ids {
             let id: u32 = id.get().parse().unwrap_or(u32::MAX);
