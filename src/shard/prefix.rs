@@ -79,6 +79,8 @@ const ENGINE_MASK: u64 = (1 << 12) - 1;
 const TOUCH: u64 = LIFE / 64;
 /// Blocks in a row that nobody holds.
 const GAP: usize = 4;
+/// Buckets that are looked into at once.
+const AHEAD: usize = 8;
 /// So many entries a block that fits into the fleet's caches, as buckets fill unevenly.
 const SPARE: f64 = 2.0;
 
@@ -131,21 +133,15 @@ impl Prefixes {
     pub fn recall(&self, blocks: &[u64], now: Instant, held: &mut [u16]) {
         held.fill(0);
         let mut missed = 0;
-        for (depth, hash) in (1u16..).zip(blocks) {
-            let mut found = false;
-            for slot in &self.bucket(*hash).0 {
-                let entry = Entry(slot.load(Relaxed));
-                if entry.tag() == tag(*hash)
-                    && let Some(held) = held.get_mut(entry.engine())
-                    && self.believes(entry, now)
-                {
-                    *held = depth;
-                    found = true;
+        let mut depth = 0;
+        for blocks in blocks.chunks(AHEAD) {
+            for (hash, first) in blocks.iter().zip(self.firsts(blocks)) {
+                depth += 1;
+                let found = self.find(*hash, first, depth, now, held);
+                missed = if found { 0 } else { missed + 1 };
+                if missed == GAP {
+                    return;
                 }
-            }
-            missed = if found { 0 } else { missed + 1 };
-            if missed == GAP {
-                break;
             }
         }
     }
@@ -157,12 +153,11 @@ impl Prefixes {
         };
         clock.advance(new_tokens.min(clock.capacity_tokens));
         let stamp = clock.steps(now);
-        for hash in blocks {
-            self.write(
-                Entry::new(tag(*hash), engine, stamp),
-                self.bucket(*hash),
-                now,
-            );
+        for blocks in blocks.chunks(AHEAD) {
+            for (hash, first) in blocks.iter().zip(self.firsts(blocks)) {
+                let new = Entry::new(tag(*hash), engine, stamp);
+                self.write(new, self.bucket(*hash), first, now);
+            }
         }
         self.sweep(now);
     }
@@ -182,23 +177,48 @@ impl Prefixes {
             .count()
     }
 
-    fn write(&self, new: Entry, bucket: &Bucket, now: Instant) {
-        let mut place = &bucket.0[0];
-        let mut age_max = 0;
-        for slot in &bucket.0 {
-            let old = Entry(slot.load(Relaxed));
-            if old.is_same(new) {
-                if new.younger_by(old) >= TOUCH {
-                    slot.store(new.0, Relaxed);
-                }
-                return;
-            }
-            let age = self.age(old, now);
-            if age > age_max {
-                (place, age_max) = (slot, age);
+    /// The first word of each bucket, so that the cache misses of several overlap.
+    fn firsts(&self, blocks: &[u64]) -> [u64; AHEAD] {
+        let mut firsts = [0; AHEAD];
+        for (first, hash) in firsts.iter_mut().zip(blocks) {
+            *first = self.bucket(*hash).0[0].load(Relaxed);
+        }
+        firsts
+    }
+
+    /// Notes who is believed to hold a block; whether anyone is.
+    fn find(&self, hash: u64, first: u64, depth: u16, now: Instant, held: &mut [u16]) -> bool {
+        let mut found = false;
+        for word in words(self.bucket(hash), first) {
+            let entry = Entry(word);
+            if entry.tag() == tag(hash)
+                && let Some(held) = held.get_mut(entry.engine())
+                && self.believes(entry, now)
+            {
+                *held = depth;
+                found = true;
             }
         }
-        place.store(new.0, Relaxed);
+        found
+    }
+
+    fn write(&self, new: Entry, bucket: &Bucket, first: u64, now: Instant) {
+        let same = words(bucket, first).position(|word| Entry(word).is_same(new));
+        if let Some(way) = same {
+            let slot = &bucket.0[way];
+            if new.younger_by(Entry(slot.load(Relaxed))) >= TOUCH {
+                slot.store(new.0, Relaxed);
+            }
+            return;
+        }
+        let (mut way, mut age_max) = (0, 0);
+        for (i, word) in words(bucket, first).enumerate() {
+            let age = self.age(Entry(word), now);
+            if age > age_max {
+                (way, age_max) = (i, age);
+            }
+        }
+        bucket.0[way].store(new.0, Relaxed);
     }
 
     fn sweep(&self, now: Instant) {
@@ -271,6 +291,12 @@ impl Entry {
     fn younger_by(self, other: Entry) -> u64 {
         self.stamp().wrapping_sub(other.stamp()) & STAMP_MASK
     }
+}
+
+/// A bucket's words, of which the first was read before.
+fn words(bucket: &Bucket, first: u64) -> impl Iterator<Item = u64> {
+    let rest = bucket.0[1..].iter().map(|slot| slot.load(Relaxed));
+    std::iter::once(first).chain(rest)
 }
 
 /// Never 0, which stands for no entry.

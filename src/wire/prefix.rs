@@ -30,7 +30,7 @@ mod tests;
 
 use std::ops::Range;
 
-use super::json::{Cursor, JsonFault, Kind};
+use super::json::{Cursor, JsonFault, Kind, RawStr};
 use super::openai::{Input, Prompt, Request, Route};
 use chain::Chain;
 pub use chain::{BLOCK_BYTES, BLOCKS_MAX, Salt};
@@ -282,7 +282,8 @@ fn text(chain: &mut Chain<'_>, value: &[u8]) -> Result<()> {
     if value[0] != b'"' {
         return json(chain, value);
     }
-    let content = Cursor::new(value).string()?;
+    // What was passed as a string has its quotes around it.
+    let content = RawStr::of(&value[1..value.len() - 1]);
     content.pieces(|piece| chain.push(piece));
     Ok(())
 }

@@ -24,7 +24,7 @@ impl<'a> RawStr<'a> {
         RawStr {
             raw,
             at: 0,
-            escaped: if raw.contains(&b'\\') {
+            escaped: if memchr::memchr(b'\\', raw).is_some() {
                 Escaped::Yes
             } else {
                 Escaped::No
@@ -66,7 +66,9 @@ impl<'a> RawStr<'a> {
     /// The unescaped string piece by piece, without a buffer: runs as they stand, and each escape as its UTF-8.
     pub fn pieces(&self, mut take: impl FnMut(&'_ [u8])) {
         let mut rest = self.raw;
-        while let Some(run) = memchr::memchr(b'\\', rest).filter(|_| self.escaped()) {
+        while self.escaped()
+            && let Some(run) = memchr::memchr(b'\\', rest)
+        {
             if run > 0 {
                 take(&rest[..run]);
             }
