@@ -85,20 +85,26 @@ fn admission_and_placement_allocate_nothing() {
     let now = narwhal::base::time::Instant::from_nanos(1_000_000_000);
     let mut router = fleet::Router::new(32, 1, "price");
     let shard = &mut router.shards[0];
-    let mut asking = fleet::Asking::new(now);
-    let mut once = || {
-        asking.with(shard, now, |exchange, cx| {
-            assert!(exchange.is_promising(cx, false));
-            let (rank, plan) = exchange.plan(cx).expect("engines are there");
-            exchange.settle(cx, rank, plan);
-            exchange.release_attempt(cx);
-            exchange.reset_attempt();
-        });
-    };
-    once();
-    let before = OF_THIS_THREAD.get();
-    (0..100).for_each(|_| once());
-    assert_eq!(OF_THIS_THREAD.get(), before);
+    let prompt = "a word and another\\n".repeat(500);
+    let body = format!(r#"{{"prompt":"{prompt}"}}"#);
+    let long = fleet::Asking::of(body.into_bytes(), now);
+    for mut asking in [fleet::Asking::new(now), long] {
+        let mut once = || {
+            asking.with(shard, now, |exchange, cx| {
+                exchange.read_prefix(cx);
+                assert!(exchange.is_promising(cx, false));
+                let (rank, plan) = exchange.plan(cx).expect("engines are there");
+                exchange.settle(cx, rank, plan);
+                exchange.release_attempt(cx);
+                exchange.reset_attempt();
+                exchange.give_prefix(cx);
+            });
+        };
+        once();
+        let before = OF_THIS_THREAD.get();
+        (0..100).for_each(|_| once());
+        assert_eq!(OF_THIS_THREAD.get(), before);
+    }
 }
 
 // proves R-SHD-1

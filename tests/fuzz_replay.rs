@@ -14,7 +14,7 @@ use narwhal::{config, path, stub, wire};
 
 type Body = fn(&[u8]);
 
-const TARGETS: [(&str, Body); 16] = [
+const TARGETS: [(&str, Body); 17] = [
     ("assembly", path::assemble::fuzzing::fuzz),
     ("body_framing", wire::h1::body::fuzzing::fuzz),
     ("engine_message", wire::openai::fuzzing::engine_message),
@@ -25,6 +25,7 @@ const TARGETS: [(&str, Body); 16] = [
     ("leg_answers", wire::dialect::vllm::fuzzing::answers),
     ("legs", wire::dialect::vllm::fuzzing::legs),
     ("path", path::fuzzing::fuzz),
+    ("prompt_prefix", wire::prefix::fuzzing::fuzz),
     ("request_checks", wire::openai::fuzzing::check_body),
     ("request_head", wire::h1::head::fuzzing::request),
     ("response_head", wire::h1::head::fuzzing::response),
@@ -80,8 +81,8 @@ macro_rules! replay {
 }
 
 replay! {
-    assembly body_framing engine_message engine_url event_facts fleet_file json leg_answers legs path request_checks request_head
-    response_head splice sse_lines stub_request
+    assembly body_framing engine_message engine_url event_facts fleet_file json leg_answers legs path prompt_prefix request_checks
+    request_head response_head splice sse_lines stub_request
 }
 
 #[expect(

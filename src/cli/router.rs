@@ -57,8 +57,8 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let places = place_shards(&runtime)?;
     let count = places.places.len();
     let snapshot = Arc::new(snapshot);
-    let shared = Arc::new(Shared::new(&snapshot, count));
     let mut seeds = seeds();
+    let shared = Arc::new(Shared::new(&snapshot, count).salted(&snapshot, &mut seeds));
     let router_id = plan
         .router_id
         .unwrap_or_else(|| String::from_utf8_lossy(&seeds.uuid()).into_owned());

@@ -155,6 +155,9 @@ async fn health_pass(shared: &Shared, tls: &Option<TlsConnector>, liveness: &mut
             }
             (Some(false), Err(miss)) => {
                 line.set_live(false);
+                if let Some(prefixes) = &shared.state.prefixes {
+                    prefixes.forget(id);
+                }
                 tracing::warn!(iid, %miss, "engine is not live");
             }
             (None, Err(miss)) => tracing::debug!(iid, %miss, "health probe missed"),

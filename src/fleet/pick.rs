@@ -60,7 +60,7 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
     let two =
         prefill(fleet, avoid, rank).and_then(|p| decode(fleet, avoid, rank, p.id).map(|d| (p, d)));
     let usable = |c: &Candidate| c.role == Role::Both && c.available && !avoid.has_failed(c.id);
-    let one = best(fleet, usable, |c| rank.decode_cost(fleet.len(), c));
+    let one = best(fleet, usable, |c| rank.whole_cost(fleet.len(), c));
     match (two, one) {
         (None, None) => None,
         (None, Some(one)) => Some(Placement::OneLeg { engine: one.id }),
@@ -79,7 +79,7 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
 /// One leg on any engine: for servers that know no roles.
 pub fn place_one(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement> {
     let usable = |c: &Candidate| c.available && !avoid.has_failed(c.id);
-    let engine = best(fleet, usable, |c| rank.decode_cost(fleet.len(), c))?.id;
+    let engine = best(fleet, usable, |c| rank.whole_cost(fleet.len(), c))?.id;
     Some(Placement::OneLeg { engine })
 }
 
@@ -213,6 +213,20 @@ impl Rank {
         Cost::new(c, false, c.curves.as_ref().map_or(f64::MAX, of))
     }
 
+    /// Of a leg that reads the prompt and decodes.
+    fn whole_cost(self, engines: usize, c: &Candidate) -> Cost {
+        let Rank::Price(ask) = self else {
+            return self.decode_cost(engines, c);
+        };
+        let of = |curves| {
+            let read = price::prefill_s(curves, &c.load, &ask, c.cached_tokens, c.penalty_s);
+            let (unserved, write) = price::decode_s(curves, &c.load, &ask, c.correction);
+            (unserved, read + write)
+        };
+        let (unserved, price) = c.curves.as_ref().map_or((true, f64::MAX), of);
+        Cost::new(c, unserved, price)
+    }
+
     /// Of a leg that decodes.
     fn decode_cost(self, engines: usize, c: &Candidate) -> Cost {
         match self {
@@ -336,6 +350,83 @@ mod tests {
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), None);
         avoid.clear();
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(0, 2));
+    }
+
+    // proves R-SCH-2, R-SCH-6
+    #[test]
+    fn one_leg_goes_where_its_seconds_are_fewest() {
+        let curves = Curves {
+            ttft_b: 1e-4,
+            tpot_intercept: 0.01,
+            tpot_request_slope: 1e-3,
+            decode_max_requests: 100,
+            decode_max_kv_tokens: 1_000_000,
+            kv_capacity_tokens: 1_000_000,
+            ..Curves::default()
+        };
+        let ask = price::Ask {
+            prompt_tokens: 10_000,
+            own_tokens: 10_100,
+            tpot_s: 0.05,
+        };
+        // On the second: tokens held, backlog, residents; which of the two it is.
+        let rows = [
+            (0, 0.0, 0, 0),
+            (1_000, 0.0, 0, 1),
+            // A tenth of a second is saved, and no more waited for.
+            (1_000, 0.09, 0, 1),
+            (1_000, 0.11, 0, 0),
+            // Its output would take 0.1 s longer for each of those who decode there.
+            (8_000, 0.0, 7, 1),
+            (8_000, 0.0, 9, 0),
+            // The target comes first.
+            (9_999, 0.0, 40, 0),
+        ];
+        for (held, backlog_s, residents, want) in rows {
+            for spec in ["B0 B0", "P0! B0 B0"] {
+                let mut f = fleet(spec);
+                for c in &mut f {
+                    c.curves = Some(curves);
+                }
+                let first = f.len() - 2;
+                let second = &mut f[first + 1];
+                second.cached_tokens = held;
+                second.load.backlog_s = backlog_s;
+                second.load.residents = residents;
+                let want = one((first + want) as u16);
+                let avoid = Avoid::default();
+                assert_eq!(
+                    place(&f, &avoid, Rank::Price(ask)),
+                    want,
+                    "{held} {backlog_s}"
+                );
+                assert_eq!(place_one(&f, &avoid, Rank::Price(ask)), want, "{residents}");
+            }
+        }
+    }
+
+    // proves R-SCH-6
+    #[test]
+    fn a_held_prefix_is_worth_its_seconds() {
+        let curves = Curves {
+            ttft_b: 1e-4,
+            ..Curves::default()
+        };
+        let ask = price::Ask {
+            prompt_tokens: 10_000,
+            own_tokens: 10_100,
+            tpot_s: 0.05,
+        };
+        for (held, backlog_s, want) in [(0, 0.0, 0), (6_000, 0.59, 1), (6_000, 0.61, 0)] {
+            let mut f = fleet("P0 P0 D0");
+            for c in &mut f {
+                c.curves = Some(curves);
+            }
+            f[1].cached_tokens = held;
+            f[1].load.backlog_s = backlog_s;
+            let got = place(&f, &Avoid::default(), Rank::Price(ask));
+            assert_eq!(got, two(want, 2), "{held} {backlog_s}");
+        }
     }
 
     // proves R-LEG-5

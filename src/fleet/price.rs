@@ -36,7 +36,8 @@ pub enum Unfit {
     Tpot,
 }
 
-/// Seconds to read a prompt of which an engine still holds `cached_tokens`: the share of what it has to read.
+/// Seconds to read a prompt of which an engine still holds `cached_tokens`: the share of what it has to read, and no less than what any
+/// prompt takes.
 pub fn prompt_s(curves: &Curves, prompt_tokens: u64, cached_tokens: u64) -> f64 {
     let whole = curves.prefill_s(prompt_tokens);
     // As engines do, the last token is always read.
@@ -44,7 +45,8 @@ pub fn prompt_s(curves: &Curves, prompt_tokens: u64, cached_tokens: u64) -> f64 
     if cached == 0 {
         return whole;
     }
-    whole * (prompt_tokens - cached) as f64 / prompt_tokens as f64
+    let share = (prompt_tokens - cached) as f64 / prompt_tokens as f64;
+    (whole * share).max(curves.prefill_s(0)).min(whole)
 }
 
 /// Seconds until the prompt would be read. `penalty_s`: what is added for an engine on probation.
@@ -65,6 +67,14 @@ pub fn decode(curves: &Curves, load: &Load, ask: &Ask, correction: f64) -> (bool
     let unserved = correction * curves.interval_s(kv, requests) > ask.tpot_s;
     let headroom = curves.headroom_tokens(correction, requests, ask.tpot_s);
     (unserved, kv as f64 - headroom)
+}
+
+/// Whether the target would be missed, and the seconds that the request's own tokens would take.
+pub fn decode_s(curves: &Curves, load: &Load, ask: &Ask, correction: f64) -> (bool, f64) {
+    let (requests, kv) = (load.residents + 1, load.kv_tokens + ask.own_tokens);
+    let interval = correction * curves.interval_s(kv, requests);
+    let output_tokens = ask.own_tokens.saturating_sub(ask.prompt_tokens);
+    (interval > ask.tpot_s, interval * output_tokens as f64)
 }
 
 /// What speaks against one more request there; `None` too for a request that would be alone. `slot_wait_s`: how long a wait for a slot may
@@ -162,6 +172,33 @@ mod tests {
         assert!((price - 100.0).abs() < 1e-6, "{price}");
         // A slower engine than measured has less room.
         assert!(decode(&p, &load(1, 500), &ask(200, 0.013), 1.1).0);
+    }
+
+    // proves R-SCH-6
+    #[test]
+    fn of_a_prompt_only_what_is_not_held_counts() {
+        let p = Curves {
+            ttft_c: 0.03,
+            ..curves()
+        };
+        // prompt, held, seconds
+        let rows = [
+            (100, 0, 0.13),
+            (100, 50, 0.065),
+            (100, 90, 0.03),
+            (100, 100, 0.03),
+            (100, 500, 0.03),
+            (1, 1, 0.031),
+            (0, 5, 0.03),
+        ];
+        for (prompt, held, want) in rows {
+            let got = prompt_s(&p, prompt, held);
+            assert!((got - want).abs() < 1e-9, "{prompt} {held}: {got}");
+        }
+        // A line that was fitted below 0 in front.
+        let odd = Curves { ttft_c: -0.05, ..p };
+        assert!((prompt_s(&odd, 100, 50) - 0.025).abs() < 1e-9);
+        assert_eq!(prompt_s(&odd, 10, 5), 0.0);
     }
 
     // proves R-ADM-5

@@ -35,6 +35,14 @@ words! {
         RetryAttempts = "retry_attempts",
         DecodeTokensObserved = "decode_tokens_observed",
         OrphanedHandoffs = "orphaned_handoffs",
+        /// Prompts placed, and how long they were.
+        PrefixLookups = "prefix_lookups",
+        PrefixPromptTokens = "prefix_prompt_tokens",
+        /// Of those, what the engine that reads them was believed to hold.
+        PrefixBelievedTokens = "prefix_believed_tokens",
+        /// The same for prompts whose engine told, and what it told.
+        PrefixComparedTokens = "prefix_compared_tokens",
+        PrefixHeldTokens = "prefix_held_tokens",
         /// Legs dispatched after the lease deadline, closed at once.
         FencedLate = "fenced_late",
         ConnectionsAccepted = "connections_accepted",

@@ -87,6 +87,13 @@ fn serving(p: &Picture<'_>) -> Value {
         "decode_tokens_observed": c.cell(Cell::DecodeTokensObserved),
         "orphaned_handoffs": c.cell(Cell::OrphanedHandoffs),
         "fenced_late": c.cell(Cell::FencedLate),
+        "prefix": {
+            "lookups": c.cell(Cell::PrefixLookups),
+            "prompt_tokens": c.cell(Cell::PrefixPromptTokens),
+            "believed_tokens": c.cell(Cell::PrefixBelievedTokens),
+            "compared_tokens": c.cell(Cell::PrefixComparedTokens),
+            "held_tokens": c.cell(Cell::PrefixHeldTokens),
+        },
         "streams_active": c.cell(Cell::StreamsActive),
         "ttft_s": seconds(p.times.of(Series::Ttft)),
         "tpot_s": seconds(p.times.of(Series::Tpot)),

@@ -102,6 +102,27 @@ fn legs(page: &mut Page, c: &Counts) {
         &[],
         c.cell(Cell::OrphanedHandoffs),
     );
+    page.one(&names::PREFIX_LOOKUPS, &[], c.cell(Cell::PrefixLookups));
+    page.one(
+        &names::PREFIX_PROMPT_TOKENS,
+        &[],
+        c.cell(Cell::PrefixPromptTokens),
+    );
+    page.one(
+        &names::PREFIX_BELIEVED_TOKENS,
+        &[],
+        c.cell(Cell::PrefixBelievedTokens),
+    );
+    page.one(
+        &names::PREFIX_COMPARED_TOKENS,
+        &[],
+        c.cell(Cell::PrefixComparedTokens),
+    );
+    page.one(
+        &names::PREFIX_HELD_TOKENS,
+        &[],
+        c.cell(Cell::PrefixHeldTokens),
+    );
     page.one(&names::FENCED_LATE, &[], c.cell(Cell::FencedLate));
 }
 

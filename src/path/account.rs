@@ -79,6 +79,7 @@ impl Exchange {
         }
         self.leave_line(cx);
         self.release_attempt(cx);
+        self.give_prefix(cx);
         if let Some(permit) = self.seat.take() {
             cx.shard.release(Awaited::Seat, permit);
         }

@@ -166,6 +166,7 @@ impl Exchange {
         if let Some(standing) = held {
             return self.refuse_held(cx, standing);
         }
+        self.read_prefix(cx);
         if !self.is_promising(cx, false) {
             return;
         }

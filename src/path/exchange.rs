@@ -24,6 +24,7 @@ use crate::shard::gate::Permit;
 use crate::shard::waits;
 use crate::wire::event::EventStream;
 use crate::wire::openai::{Request, Route};
+use crate::wire::prefix::Prefix;
 
 /// What a stage works with.
 pub struct Cx<'a> {
@@ -72,6 +73,10 @@ pub struct Exchange {
     pub prompt_tokens: u64,
     /// The size is an estimate: computed usage prefers the prefill answer's count.
     pub estimated: bool,
+    /// The prompt's blocks.
+    pub prefix: Prefix,
+    /// What the engine that reads the prompt is believed to hold of it.
+    pub believed_tokens: u64,
     /// Engines asked for a count in this request.
     pub counters_asked: Vec<EngineId>,
 
@@ -172,6 +177,8 @@ impl Exchange {
             decode_load: None,
             prompt_tokens: 0,
             estimated: false,
+            prefix: Prefix::default(),
+            believed_tokens: 0,
             counters_asked: Vec::new(),
             head_sent: false,
             attempt: 0,

@@ -53,6 +53,8 @@ pub mod predict;
 
 pub mod teach;
 
+pub mod affinity;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

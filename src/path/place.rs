@@ -29,7 +29,7 @@ impl Exchange {
     /// Where the attempt would go, by the prices of now.
     pub fn plan(&self, cx: &mut Cx) -> Option<(Rank, Placement)> {
         let rank = cx.shard.rank(self.asks(cx));
-        cx.shard.look(cx.now);
+        self.survey(cx);
         Some((rank, self.choose(cx, rank)?))
     }
 
@@ -41,7 +41,7 @@ impl Exchange {
             if !self.was_raced(cx) {
                 break;
             }
-            cx.shard.look(cx.now);
+            self.survey(cx);
             for load in self.loads() {
                 cx.shard.leave_out(load);
             }
@@ -55,6 +55,7 @@ impl Exchange {
             }
         }
         self.placement = Some(placement);
+        self.remember(cx);
     }
 
     fn reserve(&mut self, cx: &mut Cx, placement: Placement) {

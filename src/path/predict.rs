@@ -31,7 +31,7 @@ impl Exchange {
         if !cx.shard.snapshot.is_predictive() {
             return true;
         }
-        cx.shard.look(cx.now);
+        self.survey(cx);
         let Some(verdict) = self.predict(cx) else {
             return true;
         };
@@ -65,7 +65,7 @@ impl Exchange {
         if self.place_in_line.is_none() {
             return;
         }
-        cx.shard.look(cx.now);
+        self.survey(cx);
         if self.ttft(cx).is_some() {
             self.is_promising(cx, true);
         } else {

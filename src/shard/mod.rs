@@ -16,7 +16,11 @@ pub mod gate;
 
 pub mod learned;
 
+pub mod memory;
+
 pub mod orphans;
+
+pub mod prefix;
 
 pub mod rooms;
 
@@ -50,6 +54,7 @@ use crate::wire::h1::encode;
 use crate::wire::h1::head::Method;
 use board::Reservation;
 use counters::Counter;
+use memory::Memory;
 use orphans::Orphans;
 use rooms::Rooms;
 pub use shared::Shared;
@@ -68,6 +73,7 @@ pub struct Shard {
     /// The `date` field, refreshed by the runtime once a second.
     pub date: [u8; 29],
     pub rooms: Rooms,
+    pub memory: Memory,
     /// By engine.
     fleet: Vec<Candidate>,
     waits: Waits,
@@ -124,6 +130,7 @@ impl Shard {
             loop_delay: Duration::ZERO,
             date: encode::http_date(0),
             rooms: Rooms::new(id),
+            memory: Memory::new(engines),
             waits: Waits::default(),
             buffers: Vec::new(),
             orphans: Orphans::default(),
@@ -146,6 +153,7 @@ impl Shard {
             candidate.outstanding_tokens = line.outstanding_tokens();
             candidate.load = line.load(now);
             candidate.correction = line.correction();
+            candidate.cached_tokens = 0;
             candidate.penalty_s = if line.is_on_probation() {
                 penalty_s
             } else {

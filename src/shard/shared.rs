@@ -9,10 +9,13 @@ use super::board::{Board, Phase};
 use super::budget::Credits;
 use super::gate::Gate;
 use super::learned::Learned;
+use super::prefix::Prefixes;
+use crate::base::prng::Prng;
 use crate::base::units::EngineId;
 use crate::config::checked::PhaseLimit;
 use crate::config::topology::{EngineView, Snapshot};
 use crate::metrics::standing::{self, Standing};
+use crate::wire::prefix::Salt;
 
 /// What all shards of a router share.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub struct Shared {
     pub standing: standing::Gate,
     /// Pairs of engines that have completed a handoff: row producer, column consumer.
     met: Box<[AtomicBool]>,
+    /// Which engines lately read which prompts; `None` where nothing is priced.
+    pub prefixes: Option<Prefixes>,
 }
 
 impl Shared {
@@ -64,7 +69,14 @@ impl Shared {
             met: (0..engines * engines)
                 .map(|_| AtomicBool::new(false))
                 .collect(),
+            prefixes: Prefixes::new(snapshot, Salt::new(&mut Prng::new(0))),
         }
+    }
+
+    /// Prompts are hashed with words that `prng` draws: outside of tests, with chance that nobody knows.
+    pub fn salted(mut self, snapshot: &Snapshot, prng: &mut Prng) -> Self {
+        self.prefixes = Prefixes::new(snapshot, Salt::new(prng));
+        self
     }
 
     /// Why completions are refused now; `None` while serving.

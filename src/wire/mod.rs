@@ -14,3 +14,5 @@ pub mod splice;
 pub mod openai;
 
 pub mod dialect;
+
+pub mod prefix;

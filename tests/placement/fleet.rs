@@ -21,7 +21,12 @@ pub struct Router {
 
 impl Router {
     pub fn new(pairs: usize, shards: usize, placement: &str) -> Router {
-        let snapshot = Arc::new(snapshot(pairs, placement));
+        Router::with_cache(pairs, shards, placement, 500_000)
+    }
+
+    /// Each engine's KV cache holds so many tokens.
+    pub fn with_cache(pairs: usize, shards: usize, placement: &str, cache_tokens: u64) -> Router {
+        let snapshot = Arc::new(snapshot(pairs, placement, cache_tokens));
         let shared = Arc::new(Shared::new(&snapshot, shards));
         let shard = |id: usize| {
             Shard::new(
@@ -39,7 +44,7 @@ impl Router {
     }
 }
 
-fn snapshot(pairs: usize, placement: &str) -> Snapshot {
+fn snapshot(pairs: usize, placement: &str, cache_tokens: u64) -> Snapshot {
     let mut text = format!(
         "schema = \"narwhal.fleet\"\nschema_version = 2\nmodel = \"m\"\nslo = {{ ttft_s = 2.0, tpot_s = 0.05 }}\n\
          [serving]\nadmission = \"predictive\"\nplacement = \"{placement}\"\n"
@@ -67,7 +72,7 @@ fn snapshot(pairs: usize, placement: &str) -> Snapshot {
             decode_max_requests: 256,
             decode_min_kv_tokens: 1,
             decode_max_kv_tokens: 400_000,
-            kv_capacity_tokens: 500_000,
+            kv_capacity_tokens: cache_tokens,
         },
         ..Profile::default()
     };
@@ -82,14 +87,19 @@ pub struct Asking {
 
 impl Asking {
     pub fn new(now: Instant) -> Asking {
+        Asking::of(BODY.to_vec(), now)
+    }
+
+    pub fn of(body: Vec<u8>, now: Instant) -> Asking {
         let rules = Rules {
             dialect: config::Dialect::Vllm,
             model: "m",
             aliases: &[],
         };
         let mut exchange = Exchange::new(0, Route::Completions, [b'0'; 36], now, Instant::FAR);
-        let checked = openai::check(Route::Completions, BODY, &rules);
+        let checked = openai::check(Route::Completions, &body, &rules);
         exchange.request = Some(checked.expect("the body is a request"));
+        exchange.body = body;
         exchange.prompt_tokens = 1_000;
         Asking {
             exchange,

@@ -1,5 +1,6 @@
 //! Placement from several shards at once: a burst spreads over the fleet, whoever reads the board before whom.
 
+mod affinity;
 mod fleet;
 
 use std::sync::Barrier;

@@ -24,7 +24,7 @@ impl<'a> RawStr<'a> {
         RawStr {
             raw,
             at: 0,
-            escaped: if raw.contains(&b'\\') {
+            escaped: if memchr::memchr(b'\\', raw).is_some() {
                 Escaped::Yes
             } else {
                 Escaped::No
@@ -60,13 +60,27 @@ impl<'a> RawStr<'a> {
 
     /// Appends the unescaped string. A lone surrogate comes out as its three generalised UTF-8 (WTF-8) bytes.
     pub fn unescape_into(&self, out: &mut Vec<u8>) {
-        if !self.escaped() {
-            out.extend_from_slice(self.raw);
-            return;
+        self.pieces(|piece| out.extend_from_slice(piece));
+    }
+
+    /// The unescaped string piece by piece, without a buffer: runs as they stand, and each escape as its UTF-8.
+    pub fn pieces(&self, mut take: impl FnMut(&'_ [u8])) {
+        let mut rest = self.raw;
+        while self.escaped()
+            && let Some(run) = memchr::memchr(b'\\', rest)
+        {
+            if run > 0 {
+                take(&rest[..run]);
+            }
+            rest = &rest[run..];
+            let mut units = Units { raw: rest, pos: 0 };
+            // The cursor has checked the escape; what is none ends the string, as it ends the units.
+            let Some(unit) = units.next() else { return };
+            take(unit.encode(&mut [0u8; 4]));
+            rest = &rest[units.pos..];
         }
-        for ch in self.units() {
-            let mut utf8 = [0u8; 4];
-            out.extend_from_slice(ch.encode(&mut utf8));
+        if !rest.is_empty() {
+            take(rest);
         }
     }
 

@@ -1,0 +1,53 @@
+//! A shard's room for recalling prompts: what engines hold of the one at hand, and the hashes of those in flight. Reused, so that a
+//! request allocates none of it once the shard is warm.
+
+use super::Shard;
+use crate::base::time::Instant;
+use crate::wire::prefix::Prefix;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Leading blocks, by engine.
+    held: Vec<u16>,
+    spare: Vec<Prefix>,
+}
+
+/// As many prompts may leave their room for others; 16 KiB each at most.
+const SPARE_MAX: usize = 64;
+
+impl Memory {
+    pub fn new(engines: usize) -> Self {
+        Memory {
+            held: vec![0; engines],
+            spare: Vec::new(),
+        }
+    }
+
+    /// For a prompt; with what room the last one left.
+    pub fn take(&mut self) -> Prefix {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub fn give(&mut self, mut prefix: Prefix) {
+        if prefix.has_room() && self.spare.len() < SPARE_MAX {
+            prefix.clear();
+            self.spare.push(prefix);
+        }
+    }
+}
+
+impl Shard {
+    /// What of a prompt of so many tokens engines are believed to hold: into what the last look saw.
+    pub fn recall(&mut self, prefix: &Prefix, prompt_tokens: u64, now: Instant) {
+        let Some(prefixes) = &self.shared.prefixes else {
+            return;
+        };
+        prefixes.recall(prefix.blocks(), now, &mut self.memory.held);
+        let chars_per_token = self.snapshot.fleet.engine.chars_per_token;
+        for (candidate, blocks) in self.fleet.iter_mut().zip(&self.memory.held) {
+            let blocks = usize::from(*blocks);
+            candidate.cached_tokens = prefix.tokens(blocks, prompt_tokens, chars_per_token);
+        }
+    }
+}
