@@ -70,6 +70,9 @@ pub enum Trouble {
     Ended(&'static str),
     #[error("an answer or event is larger than {0} bytes")]
     TooLarge(usize),
+    /// Of the engine that this one is measured together with.
+    #[error("its partner {iid}: {why}")]
+    Partner { iid: String, why: Box<Trouble> },
 }
 
 /// One connection.
@@ -204,6 +207,16 @@ impl Coming {
             all.extend_from_slice(&piece);
         }
         Ok(all)
+    }
+}
+
+impl Trouble {
+    /// The trouble is that engine's, not the one's that is measured.
+    pub fn of_partner(self, partner: &EngineView) -> Trouble {
+        Trouble::Partner {
+            iid: partner.iid.clone(),
+            why: Box::new(self),
+        }
     }
 }
 

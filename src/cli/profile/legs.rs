@@ -7,22 +7,19 @@
 //! | `Pair` | a producer's prefill leg and the handoff's first token | the same, and the tokens after it |
 //! | `Room` | SGLang's prefill leg, to the end of its answer; a decode engine's leg meets it | both legs |
 //!
-//! Invariant: a stream's events are counted by the rules on token ids, and one that breaks them is an error.
+//! Invariant: time runs from the moment a dialed connection is written to.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use super::client::{Client, Coming, EVENT_BYTES_MAX, Link, Trouble, told};
+use super::client::{Client, Coming, Link, Trouble};
 use super::prompt::Prompt;
+use super::tokens::{Beside, Tokens, Usage, handoff, usage_of};
 use crate::base::time::{Clock, Instant};
 use crate::base::units::EngineId;
-use crate::config::{Dialect, EngineView, Snapshot};
+use crate::config::{Dialect, EngineView, Role, Snapshot};
 use crate::runtime::clock::MonotonicClock;
 use crate::wire::dialect::{openai, sglang, vllm};
-use crate::wire::event::{EventStream, Facts, Ids, Item};
-use crate::wire::openai::{Request, Route, Rules, check, engine_message};
+use crate::wire::openai::{Request, Route, Rules, check};
 
 /// How an engine is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,26 +60,16 @@ impl Way {
             Way::Room { .. } => "room",
         }
     }
-}
 
-/// Tokens of one stream, as they come.
-pub struct Tokens {
-    coming: Coming,
-    events: EventStream,
-    seen: u64,
-    usage: Option<Usage>,
-    /// Keeps the other leg alive.
-    _beside: Option<Beside>,
+    pub const fn measures(self) -> &'static str {
+        match self {
+            Way::Alone => "plain requests",
+            Way::Leg { .. } => "prefill legs, and plain requests for decode",
+            Way::Pair { .. } => "handoffs from a prefill engine",
+            Way::Room { .. } => "legs that meet those of its partner",
+        }
+    }
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Usage {
-    prompt_tokens: u64,
-    cached_tokens: u64,
-}
-
-/// The other leg of a room, read to its end beside ours.
-struct Beside(tokio::task::JoinHandle<()>);
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -103,8 +90,10 @@ impl Rig {
     pub async fn read(self: &Arc<Self>, prompt: &Prompt, room: u64) -> Result<Read, Trouble> {
         match self.way {
             Way::Leg { fetched_by } => self.read_leg(prompt, fetched_by).await,
-            Way::Room { partner } => self.read_room(prompt, partner, room).await,
-            Way::Alone | Way::Pair { .. } => self.read_stream(prompt, room).await,
+            Way::Room { partner } if self.own().role == Role::Prefill => {
+                self.read_room(prompt, partner, room).await
+            }
+            _ => self.read_stream(prompt, room).await,
         }
     }
 
@@ -126,7 +115,8 @@ impl Rig {
         let mut beside = None;
         match (self.dialect(), self.way) {
             (Dialect::Vllm, Way::Pair { producer }) => {
-                let answer = self.prefill_leg(producer, prompt).await?;
+                let answer = self.prefill_leg(producer, prompt).await;
+                let answer = answer.map_err(|why| why.of_partner(self.view(producer)))?;
                 let handoff = handoff(&answer)?.ok_or(Trouble::Answer("a handoff"))?;
                 vllm::decode_body(&mut out, body, &request, model, Some(handoff));
             }
@@ -153,17 +143,7 @@ impl Rig {
     }
 
     fn tokens(&self, coming: Coming, beside: Option<Beside>) -> Tokens {
-        let ids = match self.dialect() {
-            Dialect::Openai => Ids::Absent,
-            Dialect::Vllm | Dialect::Sglang => Ids::Expected,
-        };
-        Tokens {
-            coming,
-            events: EventStream::new(ids, EVENT_BYTES_MAX),
-            seen: 0,
-            usage: None,
-            _beside: beside,
-        }
+        Tokens::new(coming, self.dialect(), beside)
     }
 
     /// To the first token of a stream of one.
@@ -182,7 +162,7 @@ impl Rig {
             }
         }
         let first = first.ok_or(Trouble::Ended("a token"))?;
-        self.read_in(prompt, tokens.usage, from, first)
+        self.read_in(prompt, tokens.usage(), from, first)
     }
 
     async fn read_leg(&self, prompt: &Prompt, by: Option<EngineId>) -> Result<Read, Trouble> {
@@ -202,7 +182,10 @@ impl Rig {
         };
         match by {
             None => read.parked = true,
-            Some(by) => self.fetch(by, prompt, handoff).await?,
+            Some(by) => {
+                let fetched = self.fetch(by, prompt, handoff).await;
+                fetched.map_err(|why| why.of_partner(self.view(by)))?;
+            }
         }
         Ok(read)
     }
@@ -239,10 +222,13 @@ impl Rig {
         );
         let body = self.prefill_room_body(self.engine, prompt, room)?;
         let decode = async {
-            let coming = self.client.post(far, other, COMPLETIONS, out).await?;
-            let mut tokens = self.tokens(coming, None);
-            while !tokens.next().await?.done {}
-            Ok::<(), Trouble>(())
+            let decoded = async {
+                let coming = self.client.post(far, other, COMPLETIONS, out).await?;
+                let mut tokens = self.tokens(coming, None);
+                while !tokens.next().await?.done {}
+                Ok(())
+            };
+            decoded.await.map_err(|why: Trouble| why.of_partner(other))
         };
         let from = self.clock.now();
         let prefill = async {
@@ -370,104 +356,4 @@ impl Part<'_> {
             rid: &self.rid,
         }
     }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// What one read brought.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Step {
-    pub tokens: u64,
-    pub done: bool,
-}
-
-impl Tokens {
-    /// Waits for the next read. After `done` nothing comes.
-    pub async fn next(&mut self) -> Result<Step, Trouble> {
-        let piece = self.coming.piece().await?;
-        let (mut step, mut trouble) = (Step::default(), None);
-        let (seen, usage) = (&mut self.seen, &mut self.usage);
-        let sink = |item: Item<'_>| {
-            match item {
-                Item::Object { value, facts, .. } => {
-                    *seen += 1;
-                    trouble = trouble_of(value, facts, *seen);
-                    step.tokens += facts.tokens;
-                    if let Some(found) = usage_of(value) {
-                        *usage = Some(found);
-                    }
-                }
-                Item::Malformed { .. } => trouble = Some(Trouble::Malformed { event: *seen + 1 }),
-                Item::Done => step.done = true,
-                Item::Line(_) | Item::Blank => {}
-            }
-            match trouble {
-                Some(_) => ControlFlow::Break(()),
-                None => ControlFlow::Continue(()),
-            }
-        };
-        let fed = match &piece {
-            Some(piece) => self.events.feed(piece, sink),
-            None => self.events.eof(sink),
-        };
-        let _ = fed.map_err(|_| Trouble::TooLarge(EVENT_BYTES_MAX))?;
-        match trouble {
-            Some(trouble) => Err(trouble),
-            None if piece.is_none() && !step.done => Err(Trouble::Ended("[DONE]")),
-            None => Ok(step),
-        }
-    }
-}
-
-fn trouble_of(value: &[u8], facts: &Facts, event: u64) -> Option<Trouble> {
-    if let Some(error) = &facts.error {
-        return Some(Trouble::Stream {
-            status: error.status,
-            message: told(engine_message(value)),
-        });
-    }
-    if facts.abort {
-        return Some(Trouble::Abort);
-    }
-    (!facts.ids_ok).then_some(Trouble::BadIds { event })
-}
-
-/// The handoff of a prefill answer; `None` when the engine makes none.
-fn handoff(answer: &[u8]) -> Result<Option<&[u8]>, Trouble> {
-    const WHAT: &str = "the answer of a prefill leg";
-    let found = vllm::prefill_answer(answer).map_err(|_| Trouble::Answer(WHAT))?;
-    if let Some(error) = found.error {
-        return Err(Trouble::Stream {
-            status: error.status,
-            message: told(engine_message(answer)),
-        });
-    }
-    if found.aborted {
-        return Err(Trouble::Abort);
-    }
-    match found.handoff {
-        Ok(span) => Ok(Some(&answer[span])),
-        Err(vllm::HandoffFault::Missing) => Ok(None),
-        Err(_) => Err(Trouble::Answer("a handoff")),
-    }
-}
-
-/// `usage` of an answer or an event that has one.
-fn usage_of(value: &[u8]) -> Option<Usage> {
-    // Nearly every event has none, or null.
-    let named = value.windows(7).any(|w| w == b"\"usage\"");
-    let value: Value = named
-        .then(|| serde_json::from_slice(value).ok())
-        .flatten()?;
-    let usage = &value["usage"];
-    Some(Usage {
-        prompt_tokens: usage["prompt_tokens"].as_u64().filter(|n| *n > 0)?,
-        cached_tokens: usage["prompt_tokens_details"]["cached_tokens"]
-            .as_u64()
-            .unwrap_or(0),
-    })
 }

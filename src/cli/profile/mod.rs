@@ -5,7 +5,8 @@
 //! | `facts` | what an engine says of itself |
 //! | `prompt` | prompts of a wanted length that no cache knows |
 //! | `legs` | how an engine is asked, by dialect and role |
-//! | `sweep` | the points, one by one |
+//! | `tokens` | what comes back |
+//! | `sweep`, `together` | the points, one by one; streams that run together |
 //! | `journal` | points on disk |
 //! | `report` | what is printed of a fit |
 //! | `file` | the profile file |
@@ -29,6 +30,10 @@ mod prompt;
 mod report;
 
 mod sweep;
+
+mod together;
+
+mod tokens;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

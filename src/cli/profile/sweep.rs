@@ -8,20 +8,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{self, Sender};
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client::Trouble;
 use super::facts;
 use super::journal::{Journal, Owner, Point};
-use super::legs::{Rig, Tokens, Way};
+use super::legs::{Read, Rig};
 use super::prompt::{LEARN_WORDS, Prompt, Prompts};
+use super::together::{self, Missed};
 use crate::base::prng::Prng;
 use crate::base::time::{Clock, Instant};
 use crate::fleet::measure::fit::{DecodePoint, PrefillPoint, median};
 use crate::fleet::measure::sweep::{self, KV_SHARE, Room, Streams, Wish};
-use crate::fleet::measure::window::{Steady, Window, WindowFault};
+use crate::fleet::measure::window::Steady;
 
 /// What is asked for, beside the points.
 #[derive(Clone, Debug)]
@@ -52,20 +51,6 @@ pub struct Sweep<'a> {
 pub enum Stopped {
     Engine(Trouble),
     Journal(std::io::Error),
-}
-
-/// Why one point could not be had.
-enum Missed {
-    Window(WindowFault),
-    Late(Duration),
-    /// It takes no more requests (429, 503).
-    Full(u16),
-    Trouble(Trouble),
-}
-
-enum News {
-    Arrived(usize, Instant, u64),
-    Ended(Result<(), Trouble>),
 }
 
 impl Sweep<'_> {
@@ -153,7 +138,7 @@ impl Sweep<'_> {
     }
 
     /// One read, once there is room for its KV.
-    async fn read(&mut self, prompt: &Prompt) -> Result<super::legs::Read, Trouble> {
+    async fn read(&mut self, prompt: &Prompt) -> Result<Read, Trouble> {
         self.wait_for_room(prompt.tokens).await;
         let room = self.prng.u64() >> 1;
         let bound = self.asked.point_timeout;
@@ -220,7 +205,7 @@ impl Sweep<'_> {
             known += u32::from(of_journal.is_some());
             let (kv_tokens, interval_s) = match of_journal {
                 Some(found) => found,
-                None => match self.run_together(streams).await {
+                None => match self.measure_decode(streams).await {
                     Ok(steady) => {
                         self.note(Point::Decode {
                             requests: streams.requests,
@@ -271,46 +256,21 @@ impl Sweep<'_> {
         })
     }
 
-    /// Starts so many streams, waits until all have run together for long enough, and ends them by leaving.
-    async fn run_together(&mut self, streams: &Streams) -> Result<Steady, Missed> {
-        let prompts: Vec<Prompt> = (0..streams.requests)
+    async fn measure_decode(&mut self, streams: &Streams) -> Result<Steady, Missed> {
+        let prompts = (0..streams.requests)
             .map(|_| self.prompts.make(streams.prompt_tokens, streams.tokens_max))
             .collect();
-        let lengths: Vec<u64> = prompts.iter().map(|prompt| prompt.tokens).collect();
-        let mut window = Window::new(&lengths, self.asked.wish.window_tokens);
-        let (send, mut news) = mpsc::channel(NEWS_MAX);
-        let mut running = JoinSet::new();
-        for (index, prompt) in prompts.into_iter().enumerate() {
-            let (rig, send, room) = (self.rig.clone(), send.clone(), self.prng.u64() >> 1);
-            running.spawn(async move {
-                let ended = match rig.start(&prompt, room).await {
-                    Ok(tokens) => follow(&rig, tokens, index, &send).await,
-                    Err(trouble) => Err(trouble),
-                };
-                // Nobody listens once the window is complete.
-                let _ = send.send(News::Ended(ended)).await;
-            });
-        }
-        drop(send);
-        let complete = async {
-            while let Some(news) = news.recv().await {
-                match news {
-                    News::Arrived(stream, at, tokens) => {
-                        if window.arrived(stream, at, tokens) {
-                            break;
-                        }
-                    }
-                    News::Ended(Ok(())) => return Err(Missed::Window(window.ended())),
-                    News::Ended(Err(trouble)) => return Err(trouble.into()),
-                }
-            }
-            window.result().map_err(Missed::Window)
-        };
-        let bound = self.asked.point_timeout;
-        let steady = timeout(bound, complete).await;
-        running.shutdown().await;
+        let asked = self.asked;
+        let measured = together::run(
+            &self.rig,
+            prompts,
+            asked.wish.window_tokens,
+            asked.point_timeout,
+            &mut self.prng,
+        );
+        let measured = measured.await;
         self.settle().await;
-        steady.unwrap_or(Err(Missed::Late(bound)))
+        measured
     }
 
     /// Gives the engine a moment to notice that its streams are gone.
@@ -350,60 +310,6 @@ impl Sweep<'_> {
     }
 }
 
-impl Way {
-    /// Whether the engine's own prefill and decode can be measured this way.
-    pub const fn measures(self) -> &'static str {
-        match self {
-            Way::Alone => "plain requests",
-            Way::Leg { .. } => "prefill legs, and plain requests for decode",
-            Way::Pair { .. } => "handoffs from a prefill engine",
-            Way::Room { .. } => "legs that meet those of its partner",
-        }
-    }
-}
-
-/// Tells what comes, until the stream ends.
-async fn follow(
-    rig: &Rig,
-    mut tokens: Tokens,
-    index: usize,
-    send: &Sender<News>,
-) -> Result<(), Trouble> {
-    loop {
-        let step = tokens.next().await?;
-        let now = rig.clock.now();
-        if step.tokens > 0 {
-            let _ = send.send(News::Arrived(index, now, step.tokens)).await;
-        }
-        if step.done {
-            return Ok(());
-        }
-    }
-}
-
-impl From<Trouble> for Missed {
-    fn from(trouble: Trouble) -> Missed {
-        match trouble {
-            Trouble::Status {
-                status: status @ (429 | 503),
-                ..
-            } => Missed::Full(status),
-            other => Missed::Trouble(other),
-        }
-    }
-}
-
-impl fmt::Display for Missed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Missed::Window(fault) => write!(f, "{fault}; does it run so many at once?"),
-            Missed::Late(bound) => write!(f, "not within {bound:?}"),
-            Missed::Full(status) => write!(f, "it takes no more requests ({status})"),
-            Missed::Trouble(trouble) => trouble.fmt(f),
-        }
-    }
-}
-
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -423,9 +329,6 @@ fn from_journal(known: u32, of: u32) -> &'static str {
 
 /// Of a prompt that does not count.
 const WARM_TOKENS: u64 = 256;
-
-/// Arrivals that may wait to be looked at.
-const NEWS_MAX: usize = 1_024;
 
 /// vLLM 0.32.0 took 22 ms to notice.
 const SETTLE: Duration = Duration::from_millis(50);
