@@ -186,7 +186,7 @@ fn value(metrics: &str, name: &str) -> Option<u64> {
         rest.rsplit(' ').next()?.parse::<f64>().ok()
     });
     let sum: f64 = samples.sum();
-    (sum >= 0.0 && sum < 1e15).then_some(sum as u64)
+    (0.0..1e15).contains(&sum).then_some(sum as u64)
 }
 
 /// A label's value that is a number.

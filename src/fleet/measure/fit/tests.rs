@@ -41,7 +41,7 @@ fn near(got: [f64; 3], want: [f64; 3], within: f64) {
 }
 
 proptest::proptest! {
-    /// Where each term matters somewhere in the sweep, noise of half a percent moves no coefficient by five.
+    /// Where each term matters somewhere in the sweep, noise of 0.3 % moves no coefficient by 5 %.
     // proves R-SCH-5
     #[test]
     fn known_curves_come_back(
@@ -55,15 +55,16 @@ proptest::proptest! {
     ) {
         let mut prng = Prng::new(seed);
         let n = LENGTHS[9];
-        // Neither may drown in the other.
-        let a = a.max(b / 2.0);
+        // None may drown in the others.
+        let (a, kv) = (a.max(b / 2.0), kv.max(requests / 2.0));
+        let requests = requests.max(kv / 4.0);
         let want = [a * c / (n * n), b * c / n, c];
-        let found = prefill(&prefill_points(want, 0.005, &mut prng)).expect("a fit");
+        let found = prefill(&prefill_points(want, 0.003, &mut prng)).expect("a fit");
         near(found.coefficients, want, 0.05);
         proptest::prop_assert!(found.mape < 0.006 && found.cv_mape < 0.012, "{found:?}");
 
         let want = [kv * c / 526_336.0, requests * c / 64.0, c];
-        let found = decode(&decode_points(want, 0.005, &mut prng)).expect("a fit");
+        let found = decode(&decode_points(want, 0.003, &mut prng)).expect("a fit");
         near(found.coefficients, want, 0.05);
         proptest::prop_assert!(found.mape < 0.006 && found.cv_mape < 0.012, "{found:?}");
     }
