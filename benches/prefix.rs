@@ -151,7 +151,7 @@ fn rounds(calls: u32, mut call: impl FnMut(u32)) -> Vec<f64> {
         (number * calls..(number + 1) * calls).for_each(&mut call);
         begun.elapsed().as_secs_f64() * 1e9 / f64::from(calls)
     };
-    let mut rounds: Vec<f64> = (0..ROUNDS).map(|number| round(number)).collect();
+    let mut rounds: Vec<f64> = (0..ROUNDS).map(round).collect();
     rounds.sort_by(f64::total_cmp);
     rounds
 }

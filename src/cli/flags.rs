@@ -23,6 +23,8 @@ pub enum Command {
     Demo(Demo),
     /// Stand in for a real engine on the wire.
     Engine(Engine),
+    /// Measure the engines of a fleet, and write their profiles.
+    Profile(Profile),
 }
 
 /// Flags override the `runtime` section of the fleet file.
@@ -132,6 +134,60 @@ pub struct Engine {
     /// How the engines ask the kernel.
     #[arg(long, value_name = "auto|io_uring|epoll", default_value_t = Driver::Auto)]
     pub driver: Driver,
+}
+
+/// Engines are measured one after the other. They must have no other work meanwhile.
+#[derive(Debug, Args)]
+pub struct Profile {
+    /// The fleet file, .json or .toml.
+    #[arg(long, value_name = "FILE")]
+    pub fleet: PathBuf,
+    /// The profile file to write, .json; rows of engines that are not measured stay.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Measure these engines only; may be given several times [default: all].
+    #[arg(long, value_name = "IID")]
+    pub engine: Vec<String>,
+    /// Go on after a run that was interrupted or refused: points measured then are not measured again.
+    #[arg(long)]
+    pub resume: bool,
+    /// Prompt lengths for the prefill curve, tokens [default: 32, 64, 128, … to the engine's most].
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
+    pub prompts: Vec<u64>,
+    /// Context lengths of streams for the decode curve, tokens [default: 128, 1024, 8192, … and what fills the KV cache].
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
+    pub contexts: Vec<u64>,
+    /// Numbers of streams at once; the greatest bounds what the router gives the engine [default: 1,2,4,8,16,32,64].
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
+    pub concurrency: Vec<u64>,
+    /// Each prompt length is measured so often, and the median counts, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub repeats: u16,
+    /// And each number of streams with each context length so often, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub decode_repeats: u16,
+    /// Tokens of each stream that a decode point is measured on, 2 to 4096.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=4096))]
+    pub window_tokens: u16,
+    /// Seconds that one point may take, 1 to 86400.
+    #[arg(long, value_name = "S", default_value_t = 300)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub point_timeout_s: u32,
+    /// Tokens of prompt and output that one request may have [default: what the engine says].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    pub len_max: Option<u64>,
+    /// Tokens that the engine's KV cache holds [default: what the engine says].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 50))]
+    pub kv_capacity_tokens: Option<u64>,
+    /// How far off the prefill curve may be on average, as a part of 1. The decode curve's limits are in the fleet file.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = share)]
+    pub max_ttft_fit_mape: f64,
+    /// Measure decode engines through handoffs of a prefill engine, also when they take plain requests (vllm).
+    #[arg(long)]
+    pub pairs: bool,
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {

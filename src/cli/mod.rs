@@ -12,6 +12,8 @@ pub mod simulate;
 
 pub mod demo;
 
+pub mod profile;
+
 use std::fmt;
 use std::process::ExitCode;
 
@@ -36,6 +38,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => simulate::run(args),
+        Command::Profile(args) => profile::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -144,7 +144,7 @@ fn settings(
 }
 
 /// Whom https engines are trusted by; `None` when there is none.
-fn roots(snapshot: &Snapshot) -> Result<Option<Roots>, Failure> {
+pub(super) fn roots(snapshot: &Snapshot) -> Result<Option<Roots>, Failure> {
     let mut https = snapshot.engines.iter().filter(|engine| engine.tls);
     let file = snapshot.fleet.engine.tls_ca_file.as_deref();
     if let Some(engine) = https.clone().find(|e| tls::server_name(e).is_none()) {

@@ -61,11 +61,17 @@ fn with_profiles(snapshot: Snapshot, file: &Path) -> Result<Snapshot, Failure> {
     let missing = snapshot.engines.iter().filter(|e| e.profile.is_none());
     let missing: Vec<_> = missing.map(|e| e.iid.as_str()).collect();
     if snapshot.is_predictive() && !missing.is_empty() {
-        let file = file.display();
+        let (file, path) = (file.display(), snapshot.fleet.profiles_path.as_deref());
+        let out = path.unwrap_or(Path::new("profiles.json")).display();
         return Err(Failure::config(format!(
             "{file}: serving.admission: `predictive` (the default) needs a profile for every engine, and profiles.path has none for {}: \
-             add them to that file, or write \"open\"",
-            missing.join(", ")
+             measure them with `narwhal profile --fleet {file} --out {out}`{}, or write \"open\"",
+            missing.join(", "),
+            if path.is_none() {
+                " and set profiles.path to that file"
+            } else {
+                ""
+            },
         )));
     }
     Ok(snapshot)

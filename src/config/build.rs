@@ -13,8 +13,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::checked::{
-    Controller, DecodeCorrection, Fleet, HealthRules, PhaseLimit, Recovery, RuntimeSettings,
-    Serving, Slo, Tls,
+    Controller, DecodeCorrection, Fleet, HealthRules, PhaseLimit, ProfileLimits, Recovery,
+    RuntimeSettings, Serving, Slo, Tls,
 };
 use super::engines;
 use super::fault::Faults;
@@ -46,6 +46,10 @@ pub(super) fn fleet(
         controller: controller(top, faults),
         recovery: recovery(top),
         profiles_path: path(top, "profiles.path"),
+        profile_limits: ProfileLimits {
+            decode_fit_mape: top.real("profiles.max_decode_fit_mape"),
+            decode_cv_mape: top.real("profiles.max_decode_cv_mape"),
+        },
         runtime: runtime(top, faults),
         engine,
         engines,

@@ -28,6 +28,7 @@ pub struct Fleet {
     pub controller: Controller,
     pub recovery: Recovery,
     pub profiles_path: Option<PathBuf>,
+    pub profile_limits: ProfileLimits,
     pub runtime: RuntimeSettings,
 }
 
@@ -149,6 +150,13 @@ pub struct HealthRules {
     pub evict_windows: u32,
     pub recovery_windows: u32,
     pub probation_penalty: Duration,
+}
+
+/// How far off a measured curve may be, as parts of 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileLimits {
+    pub decode_fit_mape: f64,
+    pub decode_cv_mape: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -313,6 +313,11 @@ fn defaults_of_controller_and_recovery() {
     };
     assert_eq!(fleet.recovery, recovery);
     assert_eq!(fleet.profiles_path, None);
+    let limits = (
+        fleet.profile_limits.decode_fit_mape,
+        fleet.profile_limits.decode_cv_mape,
+    );
+    assert_eq!(limits, (0.15, 0.2));
 }
 
 // proves R-CFG-6

@@ -3,6 +3,8 @@
 
 pub mod learn;
 
+pub mod measure;
+
 pub mod pick;
 
 pub mod price;

@@ -6,7 +6,7 @@ use crate::serve::FLEET;
 
 /// A command and what its help must name.
 const COMMANDS: &[(&[&str], &[&str])] = &[
-    (&[], &["serve", "demo", "engine"]),
+    (&[], &["serve", "demo", "engine", "profile"]),
     (
         &["serve"],
         &[
@@ -21,6 +21,17 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (&["demo"], &["--port", "--engines"]),
+    (
+        &["profile"],
+        &[
+            "--fleet",
+            "--out",
+            "--resume",
+            "--prompts",
+            "--contexts",
+            "--concurrency",
+        ],
+    ),
     (
         &["engine"],
         &[

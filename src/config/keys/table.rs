@@ -185,6 +185,10 @@ keys! {
         "Measured cost curves.";
     "profiles.path", Text, "", P::Unset,
         "The profile file; predictive admission needs it.";
+    "profiles.max_decode_fit_mape", Real(0.0, 1000.0), "parts of 1", P::Real(0.15),
+        "How far off a decode curve may be on average, or `narwhal profile` refuses it.";
+    "profiles.max_decode_cv_mape", Real(0.0, 1000.0), "parts of 1", P::Real(0.2),
+        "The same, each point predicted from the others.";
 
     "runtime", Section, "", P::Unset,
         "This process: sockets, cores, limits of the front.";
@@ -306,6 +310,4 @@ pub(super) const NOT_USED: &[&str] = &[
     "hardware.accelerator",
     "hardware.accelerators_per_engine",
     "hardware.tensor_parallel",
-    "profiles.max_decode_cv_mape",
-    "profiles.max_decode_fit_mape",
 ];
