@@ -24,18 +24,22 @@ mod meta;
 
 mod write;
 
+mod steady;
+
 #[doc(hidden)]
 pub mod fuzzing;
 
 #[cfg(test)]
 mod tests;
 
+use crate::wire::event::Varies;
 use crate::wire::json::{self, Cursor, JsonFault};
 
 use buffers::{Budget, List};
 use choice::Choice;
 use meta::Meta;
 use stage::{Choices, Staged, StagedChoice, Staging};
+use steady::Steady;
 
 /// Which route the client called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +95,8 @@ pub struct Assembly {
     prompt_details: PromptDetails,
     /// A copy of an event that was not UTF-8, with the bad parts replaced; up to three times its size.
     mended: Vec<u8>,
+    /// Where what is new in a known event goes; `None` when more than that may be new.
+    steady: Option<Steady>,
     fault: Option<Fault>,
 }
 
@@ -110,26 +116,42 @@ impl Assembly {
         self.token_ids.clear();
         self.prompt_details = PromptDetails::AsSent;
         buffers::clear(&mut self.mended);
+        self.steady = None;
         self.fault = None;
     }
 
     /// Takes one data event: a JSON object, white space of any kind between its tokens, perhaps bad UTF-8 inside its strings.
     pub fn event(&mut self, value: &[u8]) {
+        self.event_known(value, None);
+    }
+
+    /// The same, of an event that may be known to differ from the last known one in `varies` alone. Of those the first is merged
+    /// whole, and of the next ones what is new.
+    pub fn event_known(&mut self, value: &[u8], varies: Option<&Varies>) {
         if self.fault.is_some() {
             return;
         }
-        let merged = if std::str::from_utf8(value).is_ok() {
-            self.merge(value)
-        } else {
-            // Bad bytes stand only inside strings, and a quote ends any half-read character, so replacing over the whole event is
-            // the same as replacing string by string.
-            let mut mended = std::mem::take(&mut self.mended);
-            mend(value, &mut mended);
-            let merged = self.merge(&mended);
-            self.mended = mended;
-            merged
+        let merged = match (varies, self.steady) {
+            (Some(varies), Some(steady)) if steady.fits(value, varies) => {
+                self.add(value, varies, steady)
+            }
+            _ => self.event_whole(value, varies),
         };
         self.fault = merged.err();
+    }
+
+    fn event_whole(&mut self, value: &[u8], varies: Option<&Varies>) -> Result<(), Fault> {
+        self.steady = None;
+        if std::str::from_utf8(value).is_ok() {
+            return self.merge(value, varies);
+        }
+        // Bad bytes stand only inside strings, and a quote ends any half-read character, so replacing over the whole event is
+        // the same as replacing string by string.
+        let mut mended = std::mem::take(&mut self.mended);
+        mend(value, &mut mended);
+        let merged = self.merge(&mended, None);
+        self.mended = mended;
+        merged
     }
 
     /// A data event came that was not a JSON object.
@@ -171,7 +193,7 @@ impl Assembly {
     }
 
     /// `text` is UTF-8: the callers saw to it.
-    fn merge(&mut self, text: &[u8]) -> Result<(), Fault> {
+    fn merge(&mut self, text: &[u8], varies: Option<&Varies>) -> Result<(), Fault> {
         let mut c = Cursor::new(text);
         if c.peek()? != json::Kind::Object {
             return Err(Fault::Invalid("event"));
@@ -202,16 +224,23 @@ impl Assembly {
             self.token_ids.append(ids, &mut self.budget)?;
         }
         match choices {
-            Choices::None => Ok(()),
-            Choices::Bad => Err(Fault::Invalid("choices")),
-            Choices::One => self.choice.commit(
-                &choice,
-                text,
-                &self.rules,
-                &mut self.staging,
-                &mut self.budget,
-            ),
+            Choices::None => return Ok(()),
+            Choices::Bad => return Err(Fault::Invalid("choices")),
+            Choices::One => {}
         }
+        let Self {
+            rules,
+            staging,
+            budget,
+            ..
+        } = self;
+        self.choice.commit(&choice, text, rules, staging, budget)?;
+        // A list at the top is added with each event.
+        let lists = self.rules.keep_ids && token_ids != Staged::Absent;
+        self.steady = varies
+            .filter(|_| !lists)
+            .and_then(|varies| Steady::of(&choice, varies, &self.rules));
+        Ok(())
     }
 }
 

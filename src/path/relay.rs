@@ -255,7 +255,7 @@ impl Sink<'_> {
             facts.cuts()
         };
         match self.assembly.as_mut() {
-            Some(assembly) => assembly.event(value),
+            Some(assembly) => assembly.event_known(value, facts.varies()),
             None if self.relay.started => {
                 let out = answer::stream_body(self.io);
                 out.append(&mut self.relay.prefix);

@@ -26,7 +26,7 @@ mod shape;
 mod tests;
 
 pub use super::sse::TooLarge;
-pub use facts::{EngineError, Facts, Ids};
+pub use facts::{EngineError, Facts, Ids, Varies};
 use shape::{Shape, Spots};
 
 /// What the stream holds, in order.

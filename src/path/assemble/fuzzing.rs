@@ -2,9 +2,13 @@
 //!
 //! Owns nothing; only tests and fuzz targets call it. Invariant: it shares no line with what it checks but the JSON cursor.
 
+use std::ops::ControlFlow;
+
 use serde_json::{Map, Value, json};
 
 use super::{Assembly, Fault, Kind, Options, Usage};
+use crate::wire::event::fuzzing::{alike, tape::Tape};
+use crate::wire::event::{EventStream, Ids, Item};
 use crate::wire::json::Cursor;
 
 /// Byte 0 chooses the options, the lines of the rest are data events. The answer must be the oracle's, and never outgrow its limit.
@@ -26,6 +30,8 @@ pub fn fuzz(data: &[u8]) {
     };
     let events: Vec<&[u8]> = rest.split(|byte| *byte == b'\n').collect();
     check(&options, &events);
+    check_known(&options, &data_lines(&events));
+    check_known(&options, &alike::stream(&mut Tape(rest)));
     options.bytes_max = rest.len() / 2;
     let mut small = Assembly::new(options);
     for event in events {
@@ -72,6 +78,41 @@ pub fn check(options: &Options, events: &[&[u8]]) {
     let expected = answer(options, &events).filter(|_| !malformed);
     let got = done.ok().map(|()| serde_json::from_slice(&out).ok());
     assert_eq!(got, expected.map(Some), "{}", String::from_utf8_lossy(&out));
+}
+
+fn data_lines(events: &[&[u8]]) -> Vec<u8> {
+    let lines = events
+        .iter()
+        .map(|event| [b"data: ", *event, b"\n\n"].concat());
+    lines.collect::<Vec<_>>().concat()
+}
+
+/// Events of a stream, each merged whole and each by what is known of it, leave the same.
+pub fn check_known(options: &Options, stream: &[u8]) {
+    for ids in [Ids::Expected, Ids::Absent] {
+        let (mut whole, mut known) = (Assembly::new(*options), Assembly::new(*options));
+        let read = EventStream::new(ids, usize::MAX).feed(stream, |item| {
+            match item {
+                Item::Object { value, facts, .. } => {
+                    whole.event(value);
+                    known.event_known(value, facts.varies());
+                }
+                Item::Malformed { .. } => {
+                    whole.malformed();
+                    known.malformed();
+                }
+                _ => {}
+            }
+            assert_eq!(whole.fault(), known.fault());
+            assert_eq!(whole.held_bytes(), known.held_bytes());
+            ControlFlow::Continue(())
+        });
+        assert!(read.is_ok());
+        let (mut by_whole, mut by_known) = (Vec::new(), Vec::new());
+        let done = whole.finish(&mut by_whole, Usage::default());
+        assert_eq!(known.finish(&mut by_known, Usage::default()), done);
+        assert_eq!(by_whole, by_known, "{}", String::from_utf8_lossy(stream));
+    }
 }
 
 /// As the event reader would: whether it is a JSON object.

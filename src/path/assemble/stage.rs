@@ -20,6 +20,10 @@ pub(super) struct Span {
 }
 
 impl Span {
+    pub(super) fn new(start: usize, end: usize) -> Self {
+        Span { start, end }
+    }
+
     /// `text` must be what the span was taken from.
     pub(super) fn of(self, text: &[u8]) -> &[u8] {
         &text[self.start..self.end]

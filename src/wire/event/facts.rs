@@ -45,12 +45,28 @@ pub struct Facts {
     /// Some choice finished because the engine gave it up.
     pub abort: bool,
     pub(super) cuts: Vec<Range<usize>>,
+    pub(super) varies: Option<Varies>,
+}
+
+/// The parts of an event that differ from the one before it of the same shape. All its other bytes are the same, so are its kinds of
+/// values, and it has one choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Varies {
+    /// A string that is not empty, with its quotes: the choice's only output.
+    pub text: Range<usize>,
+    /// The ids of the choice, with their brackets; empty when it has none.
+    pub ids: Range<usize>,
 }
 
 impl Facts {
     /// Where `token_ids` and `prompt_token_ids` stand in the value, each with one comma: sorted, disjoint.
     pub fn cuts(&self) -> &[Range<usize>] {
         &self.cuts
+    }
+
+    /// What is new in an event that was known by its shape; `None` for one that was read whole.
+    pub fn varies(&self) -> Option<&Varies> {
+        self.varies.as_ref()
     }
 
     /// Reads `value`. `false`: it is not one JSON object (white space around it apart), and the facts mean nothing.
@@ -62,6 +78,7 @@ impl Facts {
     pub(super) fn read_spots(&mut self, value: &[u8], ids: Ids, spots: &mut Spots) -> bool {
         self.cuts.clear();
         self.error = None;
+        self.varies = None;
         let trimmed = value.trim_ascii_start();
         if trimmed.first() != Some(&b'{') {
             return false;

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::facts::{Facts, Ids};
+use super::facts::{Facts, Ids, Varies};
 use crate::wire::json::Cursor;
 
 /// A longer event is read the long way. A guess: ordinary events of engines are under 500 bytes.
@@ -71,6 +71,7 @@ impl Shape {
         // Up to where the shape and the value have been compared, and where the slots end in the value.
         let (mut known, mut pos) = (0, 0);
         let mut ends = [0; 2];
+        let mut varies = Varies::default();
         for (slot, end) in self.slots.iter().zip(&mut ends) {
             let fixed = &self.event[known..slot.span.start];
             if !value[pos..].starts_with(fixed) {
@@ -79,7 +80,10 @@ impl Shape {
             pos += fixed.len();
             *end = match slot.what {
                 What::Text => match text_end(value, pos) {
-                    Some(end) => end,
+                    Some(end) => {
+                        varies.text = pos..end;
+                        end
+                    }
                     None => return false,
                 },
                 What::Ids => match ids_end(value, pos) {
@@ -87,6 +91,7 @@ impl Shape {
                         if self.counted {
                             tokens = count;
                         }
+                        varies.ids = pos..end;
                         end
                     }
                     None => return false,
@@ -105,6 +110,7 @@ impl Shape {
         facts.ids_ok = true;
         facts.error = None;
         facts.abort = false;
+        facts.varies = Some(varies);
         facts.cuts.clear();
         let moved = |at: usize| {
             let behind = |n: usize| at >= self.slots[n].span.end;
@@ -223,6 +229,13 @@ mod tests {
         if taken {
             let mut want = Facts::default();
             assert!(want.read(second.as_bytes(), ids), "{second}");
+            want.varies = facts.varies.clone();
+            let text = facts
+                .varies()
+                .map(|varies| second[varies.text.clone()].to_owned());
+            assert!(text.is_some_and(|text| text.len() > 2
+                && text.starts_with('"')
+                && text.ends_with('"')));
             assert_eq!(facts, want, "{second}");
         }
         taken
