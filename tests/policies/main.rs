@@ -1,50 +1,145 @@
-//! Policies side by side, small: what `scripts/policies` runs at length.
+//! Policies side by side on simulated fleets, small: does prediction pay, and does placement by price? `scripts/policies` runs the same at
+//! length, over more loads and seeds, and draws it.
+//!
+//! Goodput counts requests that met both targets. Every policy has the same seats and gets the same trace.
 
+#[expect(dead_code, reason = "the long runs use the rest")]
 mod sim;
 
-use sim::drive::run;
-use sim::fleet::{Fleet, Policy, Slow};
-use sim::measure::Summary;
-use sim::traffic::{Shape, trace};
+use std::thread;
 
+use sim::drive::run;
+use sim::fleet::{Fleet, Policy, Slow, seats};
+use sim::measure::Summary;
+use sim::traffic::{Shape, Trace, sample, trace};
+
+const PAIRS: usize = 4;
+const SHARDS: usize = 4;
+const SEED: u64 = 1;
+
+/// A fleet, a trace for it, and the seats that every policy gets.
+fn scene(shape: Shape, slow: Slow, load: f64) -> (Fleet, Trace, usize) {
+    let fleet = Fleet::new(PAIRS, slow, SEED);
+    let lengths = sample(shape);
+    let seats = seats(fleet.capacity(&lengths), &lengths);
+    // Two storms, some bursts.
+    let trace = trace(shape, &fleet, load, 22.0, 6.0, SEED);
+    (fleet, trace, seats)
+}
+
+/// What each of the four makes of it, predictive admission first.
+fn compare(shape: Shape, slow: Slow, load: f64) -> Vec<Summary> {
+    let (fleet, trace, seats) = scene(shape, slow, load);
+    let policies = Policy::all(seats, 0);
+    let one = |policy: &Policy| {
+        let records = run(&fleet, policy, &trace, SHARDS, SEED);
+        let summary = Summary::of(&records, &trace);
+        println!("{shape:?} {slow:?} {load} {}: {summary:?}", policy.name);
+        summary
+    };
+    thread::scope(|scope| {
+        let runs = policies.iter().map(|policy| scope.spawn(|| one(policy)));
+        let runs: Vec<_> = runs.collect();
+        let join = |run: thread::ScopedJoinHandle<_>| run.join().expect("a run ends");
+        runs.into_iter().map(join).collect()
+    })
+}
+
+/// Of the fleet's capacity: predictive admission is as good as the best of the others, and `clearly` better by so many times.
+fn pays(shape: Shape, slow: Slow, load: f64, clearly: f64) {
+    let all = compare(shape, slow, load);
+    let (predictive, others) = all.split_first().expect("four policies");
+    let best = others.iter().map(|s| s.goodput).fold(0.0, f64::max);
+    let name = format!("{shape:?} {slow:?} {load}");
+    assert!(best > 0.0 || load > 1.0, "{name}: nothing to compare with");
+    assert!(
+        predictive.goodput >= clearly * best,
+        "{name}: {} beside {best}",
+        predictive.goodput
+    );
+    assert!(predictive.in_ttft >= 0.95, "{name}: {}", predictive.in_ttft);
+    assert!(
+        predictive.projection_error < 0.1,
+        "{name}: {}",
+        predictive.projection_error
+    );
+}
+
+// proves R-ADM-4, R-ADM-5, R-SCH-2
 #[test]
-fn look() {
-    for (shape, load) in [
-        (Shape::Steady, 0.5),
-        (Shape::Steady, 0.8),
-        (Shape::Steady, 1.0),
-        (Shape::Steady, 2.0),
-        (Shape::Bursty, 0.8),
-        (Shape::Bursty, 2.0),
-        (Shape::Storms, 0.8),
-        (Shape::Storms, 2.0),
-    ] {
-        let fleet = Fleet::new(4, Slow::None, 1);
-        println!(
-            "{shape:?} {load}, capacity {:.1}",
-            fleet.capacity(&sim::traffic::sample(shape))
-        );
-        let trace = trace(shape, &fleet, load, 30.0, 8.0, 1);
-        for policy in Policy::all(1100, 0) {
-            let t = std::time::Instant::now();
-            let run = run(&fleet, &policy, &trace, 4, 1);
-            let s = Summary::of(&run.records, &trace);
-            println!(
-                "  {:20} goodput {:6.1} of {:6.1}  admitted {:5} in ttft {:.3} in tpot {:.3}  p50 {:.3} p99 {:.3} tpot99 {:.4} err {:.3}  {:?} {:?} {:.1}s",
-                policy.name,
-                s.goodput,
-                s.offered as f64 / trace.measured().as_secs_f64(),
-                s.admitted,
-                s.in_ttft,
-                s.in_tpot,
-                s.ttft_p50_s,
-                s.ttft_p99_s,
-                s.tpot_p99_s,
-                s.projection_error,
-                run.ends,
-                run.most_residents,
-                t.elapsed().as_secs_f64()
+fn prediction_pays_on_steady_traffic() {
+    pays(Shape::Steady, Slow::None, 0.8, 0.98);
+    pays(Shape::Steady, Slow::None, 2.0, 1.2);
+}
+
+// proves R-ADM-4, R-ADM-5, R-SCH-2
+#[test]
+fn prediction_pays_in_bursts() {
+    pays(Shape::Bursty, Slow::None, 0.5, 0.98);
+    pays(Shape::Bursty, Slow::None, 2.0, 1.2);
+}
+
+// proves R-ADM-4, R-ADM-5, R-SCH-2
+#[test]
+fn prediction_pays_in_storms_of_long_prompts() {
+    pays(Shape::Storms, Slow::None, 0.8, 0.98);
+    pays(Shape::Storms, Slow::None, 2.0, 1.2);
+}
+
+// proves R-ADM-4, R-ADM-5, R-SCH-2
+#[test]
+fn prediction_pays_beside_a_slow_engine() {
+    pays(Shape::Steady, Slow::Known(2.5), 0.8, 0.98);
+    pays(Shape::Steady, Slow::Known(2.5), 2.0, 1.2);
+}
+
+/// Placement alone, in a fleet that is not full: by price no worse than by tokens, and both better than by turns.
+// proves R-SCH-2
+#[test]
+fn placement_by_price_pays() {
+    for slow in [Slow::None, Slow::Known(2.5)] {
+        let [_, price, least, by_turns] = &compare(Shape::Steady, slow, 0.8)[..] else {
+            panic!("four policies");
+        };
+        assert!(price.goodput >= 0.98 * least.goodput.max(by_turns.goodput));
+        assert!(price.ttft_p50_s <= 1.02 * least.ttft_p50_s);
+        assert!(price.ttft_p50_s < 0.8 * by_turns.ttft_p50_s);
+        if slow != Slow::None {
+            assert!(
+                price.goodput > 1.05 * least.goodput,
+                "it knows the slow one"
             );
         }
     }
+}
+
+// proves R-SCH-3
+#[test]
+fn a_burst_on_eight_shards_spreads() {
+    let fleet = Fleet::new(8, Slow::None, SEED);
+    let mut crowd = trace(Shape::Steady, &fleet, 0.5, 20.0, 1.0, SEED);
+    // All at once, all alike.
+    crowd.requests.truncate(64);
+    for request in &mut crowd.requests {
+        (request.at, request.prompt, request.output) = (crowd.warm, vec![(1, 1_000)], 100);
+    }
+    let policy = &Policy::all(1_000, 0)[0];
+    let records = run(&fleet, policy, &crowd, 8, SEED);
+    let on = |engine: usize| records.iter().filter(|r| r.engine == engine).count();
+    for engine in (0..16).step_by(2) {
+        assert!((7..=9).contains(&on(engine)), "{engine}: {}", on(engine));
+    }
+}
+
+#[test]
+fn same_seed_same_records() {
+    let (fleet, mut trace, seats) = scene(Shape::Bursty, Slow::None, 1.5);
+    trace.requests.truncate(600);
+    let policy = &Policy::all(seats, 0)[0];
+    let one = run(&fleet, policy, &trace, SHARDS, SEED);
+    let two = run(&fleet, policy, &trace, SHARDS, SEED);
+    assert!(one == two, "the same trace gives other records");
+    trace.requests.remove(0);
+    let other = run(&fleet, policy, &trace, SHARDS, SEED);
+    assert!(one != other);
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use narwhal::base::prng::Prng;
 use narwhal::base::time::Instant;
-use narwhal::base::units::{EngineId, Leg as Kind, Role, ShardId};
+use narwhal::base::units::{Leg as Kind, Role, ShardId};
 use narwhal::config::Snapshot;
 use narwhal::metrics::histogram::ShardTimes;
-use narwhal::metrics::ledger::{Cell, ShardLedger};
+use narwhal::metrics::ledger::{Cell, Counts, ShardLedger};
 use narwhal::metrics::outcome::End;
 use narwhal::path::accept::{Connection, SLOTS};
 use narwhal::path::leg::LegCommand;
@@ -27,18 +27,6 @@ use super::traffic::{Request, Trace, bytes};
 const HOP: Duration = Duration::from_micros(100);
 /// How often shards look around, as the runtime's do.
 const HOUSE: Duration = Duration::from_millis(100);
-
-/// What a run gave.
-pub struct Run {
-    pub records: Vec<Record>,
-    /// How requests ended, by the router's own count, warm-up included.
-    pub ends: Vec<(End, u64)>,
-    /// Requests within both targets, by the router's own count, warm-up included.
-    pub slo_met: u64,
-    /// Most that any engine had at once: prompts to read or being read, and requests that decode.
-    pub most_prefills: Vec<u32>,
-    pub most_residents: Vec<u64>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wake {
@@ -78,12 +66,10 @@ struct World<'t> {
     records: Vec<Record>,
     /// Which shard a client comes to.
     dice: Prng,
-    most_prefills: Vec<u32>,
-    most_residents: Vec<u64>,
 }
 
 /// Plays `trace` against a router of `shards` shards with `policy`.
-pub fn run(fleet: &Fleet, policy: &Policy, trace: &Trace, shards: usize, seed: u64) -> Run {
+pub fn run(fleet: &Fleet, policy: &Policy, trace: &Trace, shards: usize, seed: u64) -> Vec<Record> {
     let mut world = World::new(fleet, policy, trace, shards, seed);
     while let Some(Reverse((at, _, wake))) = world.agenda.pop() {
         world.now = at;
@@ -109,7 +95,6 @@ impl<'t> World<'t> {
         let mut engines = engine::World::default();
         let setups = fleet.setups(seed).into_iter();
         engines.engines = setups.map(|s| Engine::new(s, Instant::ZERO)).collect();
-        let count = engines.engines.len();
         let mut world = World {
             now: Instant::ZERO,
             agenda: BinaryHeap::new(),
@@ -123,8 +108,6 @@ impl<'t> World<'t> {
             open: 0,
             records: Vec::with_capacity(trace.requests.len()),
             dice: Prng::new(seed ^ 0xd1ce),
-            most_prefills: vec![0; count],
-            most_residents: vec![0; count],
         };
         if let Some(first) = trace.requests.first() {
             world.plan(first.at, Wake::Arrival(0));
@@ -234,7 +217,7 @@ impl<'t> World<'t> {
         let engines = engines.filter(|engine| engine.role == Role::Prefill);
         let price = engines.filter_map(|engine| {
             let load = self.shared.board.line(engine.id).load(self.now);
-            Some(load.backlog_s + engine.profile.as_ref()?.prefill_s(prompt_tokens))
+            Some(load.backlog_s + engine.profile.as_ref()?.curves.prefill_s(prompt_tokens))
         });
         price.min_by(f64::total_cmp).unwrap_or(0.0) + self.shared.handoff_s()
     }
@@ -303,21 +286,11 @@ impl<'t> World<'t> {
                     conn.machine.leg_sent(shard, self.now, slot, false);
                     let wake = Wake::Ask(c, slot, leg.number);
                     self.plan(self.now + HOP, wake);
-                    self.goes_to(c, kind, engine);
+                    if kind == Kind::Prefill {
+                        self.records[c].engine = engine.index();
+                    }
                 }
             }
-        }
-    }
-
-    fn goes_to(&mut self, c: usize, kind: Kind, engine: EngineId) {
-        let at = engine.index();
-        let line = self.shared.board.line(engine);
-        let load = line.load(self.now);
-        let prefills = line.requests(narwhal::shard::board::Phase::Prefill);
-        self.most_prefills[at] = self.most_prefills[at].max(prefills);
-        self.most_residents[at] = self.most_residents[at].max(load.residents);
-        if kind == Kind::Prefill {
-            self.records[c].engine = at;
         }
     }
 
@@ -392,29 +365,24 @@ impl<'t> World<'t> {
     }
 
     /// Everybody has gone: nothing is held anywhere, and the router counted what clients saw.
-    fn rest(self) -> Run {
+    fn rest(self) -> Vec<Record> {
         assert_eq!(self.open, 0, "requests that never end");
-        let count = |end: End| {
-            let of = |shard: &Shard| shard.ledger.snapshot().end(end);
-            self.shards.iter().map(of).sum::<u64>()
+        let count = |of: &dyn Fn(&Counts) -> u64| {
+            let shards = self.shards.iter().map(|shard| shard.ledger.snapshot());
+            shards.map(|counts| of(&counts)).sum::<u64>()
         };
-        let ends: Vec<(End, u64)> = End::ALL.iter().map(|end| (*end, count(*end))).collect();
-        let total: u64 = ends.iter().map(|(_, n)| n).sum();
-        assert_eq!(total, self.records.len() as u64, "each request ends once");
-        let served = self.records.iter().filter(|r| r.end.is_some()).count();
-        assert_eq!(count(End::Served), served as u64, "served");
-        assert_eq!(
-            (self.shared.seats.held(), self.shared.retained.held()),
-            (0, 0)
-        );
-        let met = |shard: &Shard| shard.ledger.snapshot().cell(Cell::SloMet);
-        Run {
-            slo_met: self.shards.iter().map(met).sum(),
-            ends: ends.into_iter().filter(|(_, n)| *n > 0).collect(),
-            records: self.records,
-            most_prefills: self.most_prefills,
-            most_residents: self.most_residents,
+        let seen = |of: fn(&Record) -> bool| self.records.iter().filter(|r| of(r)).count() as u64;
+        assert_eq!(count(&Counts::ended), self.records.len() as u64, "ends");
+        assert_eq!(count(&|c| c.end(End::Served)), seen(|r| r.end.is_some()));
+        let met = count(&|c| c.cell(Cell::SloMet));
+        assert_eq!(met, seen(Record::is_good), "within both targets");
+        let gates = [self.shared.seats.held(), self.shared.retained.held()];
+        assert_eq!(gates, [0, 0], "permits");
+        for engine in &self.snapshot.engines {
+            let left = self.shared.board.line(engine.id).outstanding_tokens();
+            assert_eq!(left, 0, "tokens on the board");
         }
+        self.records
     }
 }
 

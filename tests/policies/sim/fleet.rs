@@ -26,6 +26,9 @@ pub const REQUESTS_MAX: u64 = 256;
 pub const KV_TOKENS: u64 = 400_000;
 /// An engine's curves are off its profile by so much at most.
 const FIT_ERROR: f64 = 0.03;
+/// So much of the first token's target is kept in hand for that, as an operator would: without it a queue that is always as long as the
+/// target allows has half of those at its end a few milliseconds late.
+pub const MARGIN: f64 = -FIT_ERROR;
 
 pub const CURVES: Profile = Profile {
     ttft_a: 0.7e-9,
@@ -145,9 +148,9 @@ impl Fleet {
         let mut text = format!(
             "schema = \"narwhal.fleet\"\nschema_version = 2\nmodel = \"m\"\nslo = {{ ttft_s = {TTFT_S:?}, tpot_s = {TPOT_S:?} }}\n\
              [serving]\nadmission = \"{}\"\nplacement = \"{}\"\nmax_connections = {}\nqueue_capacity = {}\nqueue_timeout_s = {TTFT_S:?}\n\
-             decode_concurrency = {REQUESTS_MAX}\n\
+             decode_concurrency = {REQUESTS_MAX}\nadmission_margin = {:?}\n\
              [engine]\ntokenize = false\nchars_per_token = 4.0\nfirst_token_timeout_s = 60.0\ndecode_read_timeout_s = 60.0\n",
-            policy.admission, policy.placement, policy.seats, policy.queue,
+            policy.admission, policy.placement, policy.seats, policy.queue, policy.margin,
         );
         for (i, machine) in self.machines.iter().enumerate() {
             text.push_str(&format!(
@@ -188,6 +191,13 @@ impl Fleet {
     }
 }
 
+/// Seats for such a capacity: the requests that are in flight when each takes as long as both targets let it (Little's law). All policies
+/// get the same, so that none is starved of them or drowned in them.
+pub fn seats(capacity: f64, lengths: &[(u64, u64)]) -> usize {
+    let output = lengths.iter().map(|(_, o)| *o as f64).sum::<f64>() / lengths.len() as f64;
+    (capacity * (TTFT_S + output * TPOT_S)).ceil() as usize
+}
+
 /// What the fleet file says of admission and placement.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -197,6 +207,8 @@ pub struct Policy {
     /// Requests in flight at once, and those that may wait for a seat.
     pub seats: usize,
     pub queue: usize,
+    /// `serving.admission_margin`.
+    pub margin: f64,
 }
 
 impl Policy {
@@ -214,6 +226,7 @@ impl Policy {
             placement,
             seats,
             queue,
+            margin: MARGIN,
         })
     }
 }

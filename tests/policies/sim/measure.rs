@@ -1,14 +1,12 @@
 //! What came of a run: one record a request, and the numbers of a table.
 
-use std::time::Duration;
-
 use narwhal::base::time::Instant;
 
 use super::fleet::{TPOT_S, TTFT_S};
 use super::traffic::Trace;
 
 /// What one client saw.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub at: Instant,
     /// Tokens of its prompt, of these the ones that the prefill engine knew, and tokens of its answer.
@@ -102,15 +100,26 @@ impl Summary {
     }
 }
 
-/// Requests within both targets, a second, over time: for a plot.
-pub fn goodput_over_time(records: &[Record], trace: &Trace, step: Duration) -> Vec<f64> {
-    let steps = trace.end.nanos().div_ceil(step.as_nanos() as u64) as usize;
-    let mut out = vec![0.0; steps];
-    for record in records.iter().filter(|r| r.is_good() && r.at < trace.end) {
-        let at = (record.at.nanos() / step.as_nanos() as u64) as usize;
-        out[at] += 1.0 / step.as_secs_f64();
+impl Summary {
+    /// Of several runs, member by member.
+    pub fn mean(all: &[Summary]) -> Summary {
+        let count = all.len().max(1);
+        let real = |of: fn(&Summary) -> f64| all.iter().map(of).sum::<f64>() / count as f64;
+        let whole = |of: fn(&Summary) -> u64| all.iter().map(of).sum::<u64>() / count as u64;
+        Summary {
+            offered: whole(|s| s.offered),
+            admitted: whole(|s| s.admitted),
+            served: whole(|s| s.served),
+            goodput: real(|s| s.goodput),
+            in_ttft: real(|s| s.in_ttft),
+            in_tpot: real(|s| s.in_tpot),
+            ttft_p50_s: real(|s| s.ttft_p50_s),
+            ttft_p99_s: real(|s| s.ttft_p99_s),
+            tpot_p99_s: real(|s| s.tpot_p99_s),
+            projection_error: real(|s| s.projection_error),
+            cached: real(|s| s.cached),
+        }
     }
-    out
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {

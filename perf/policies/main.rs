@@ -1,0 +1,200 @@
+//! Policies side by side at length: the runs of `tests/policies`, longer, over more loads and seeds, as a table and as plots.
+//! `scripts/policies` builds and starts it.
+//!
+//! Everything is simulated and seeded: the same numbers come out on every machine.
+
+#[path = "../../tests/policies/sim/mod.rs"]
+mod sim;
+
+mod plot;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use sim::drive::run;
+use sim::fleet::{Fleet, MARGIN, Policy, Slow, seats};
+use sim::measure::Summary;
+use sim::traffic::{Shape, sample, trace};
+
+/// One row: a trace, a load, a policy.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub trace: &'static str,
+    pub load: f64,
+    pub policy: &'static str,
+    pub seats: usize,
+    /// Over all seeds.
+    pub offered: f64,
+    pub capacity: f64,
+    pub summary: Summary,
+}
+
+/// The traces, and their fleets.
+const TRACES: [(&str, Shape, Slow); 5] = [
+    ("steady", Shape::Steady, Slow::None),
+    ("bursty", Shape::Bursty, Slow::None),
+    ("storms", Shape::Storms, Slow::None),
+    ("slow", Shape::Steady, Slow::Known(2.5)),
+    ("sick", Shape::Steady, Slow::Unknown(2.5)),
+];
+const LOADS: [f64; 5] = [0.5, 0.8, 1.0, 1.5, 2.0];
+const PAIRS: usize = 4;
+const SHARDS: usize = 4;
+
+#[derive(Clone, Debug)]
+struct Args {
+    out: Option<PathBuf>,
+    seconds: f64,
+    warm_s: f64,
+    seeds: u64,
+    trace: Option<String>,
+    load: Option<f64>,
+    policy: Option<String>,
+    seats: Option<usize>,
+    margin: f64,
+}
+
+const USAGE: &str = "policies [--out DIR] [--seconds N] [--seeds N] [--trace NAME] [--load X] [--policy NAME] [--seats N] [--margin X]";
+
+fn args() -> Option<Args> {
+    let mut args = Args {
+        out: None,
+        seconds: 140.0,
+        warm_s: 20.0,
+        seeds: 2,
+        trace: None,
+        load: None,
+        policy: None,
+        seats: None,
+        margin: MARGIN,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next()?;
+        match word.as_str() {
+            "--out" => args.out = Some(value.into()),
+            "--seconds" => args.seconds = value.parse().ok().filter(|s| *s > args.warm_s)?,
+            "--seeds" => args.seeds = value.parse().ok().filter(|n| *n > 0)?,
+            "--trace" => args.trace = Some(value),
+            "--load" => args.load = Some(value.parse().ok()?),
+            "--policy" => args.policy = Some(value),
+            "--seats" => args.seats = Some(value.parse().ok()?),
+            "--margin" => args.margin = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some(args)
+}
+
+fn main() -> ExitCode {
+    let Some(args) = args() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let rows = rows(&args);
+    println!("{}", table::markdown(&rows));
+    let Some(out) = &args.out else {
+        return ExitCode::SUCCESS;
+    };
+    let files = [
+        ("goodput.csv", table::csv(&rows)),
+        ("goodput.md", table::markdown(&rows)),
+        ("goodput.svg", plot::goodput(&rows)),
+    ];
+    let written = std::fs::create_dir_all(out).and_then(|()| {
+        let mut files = files.iter();
+        files.try_for_each(|(name, text)| std::fs::write(out.join(name), text))
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("policies: {}: {why}", out.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A case of the table: all seeds of it are one row.
+struct Case {
+    name: &'static str,
+    shape: Shape,
+    slow: Slow,
+    load: f64,
+    policy: usize,
+}
+
+fn rows(args: &Args) -> Vec<Row> {
+    let mut cases = Vec::new();
+    for (name, shape, slow) in TRACES {
+        for load in args.load.map_or(LOADS.to_vec(), |load| vec![load]) {
+            for (policy, named) in Policy::all(1, 0).iter().enumerate() {
+                let traced = args.trace.as_deref().is_none_or(|t| t == name);
+                let asked = args
+                    .policy
+                    .as_deref()
+                    .is_none_or(|p| named.name.starts_with(p));
+                if traced && asked {
+                    cases.push(Case {
+                        name,
+                        shape,
+                        slow,
+                        load,
+                        policy,
+                    });
+                }
+            }
+        }
+    }
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(vec![None; cases.len()]);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((i, case)) =
+                    Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, cases.get(i)?)))
+                {
+                    let row = row(args, case);
+                    rows.lock().expect("no run panics with it")[i] = Some(row);
+                }
+            });
+        }
+    });
+    let rows = rows.into_inner().expect("no run panicked");
+    rows.into_iter().flatten().collect()
+}
+
+fn row(args: &Args, case: &Case) -> Row {
+    let lengths = sample(case.shape);
+    let (mut sums, mut seats_of, mut capacity) = (Vec::new(), 0, 0.0);
+    for seed in 1..=args.seeds {
+        let fleet = Fleet::new(PAIRS, case.slow, seed);
+        capacity = fleet.capacity(&lengths);
+        seats_of = args.seats.unwrap_or_else(|| seats(capacity, &lengths));
+        let trace = trace(
+            case.shape,
+            &fleet,
+            case.load,
+            args.seconds,
+            args.warm_s,
+            seed,
+        );
+        let mut policy = Policy::all(seats_of, 0)[case.policy].clone();
+        policy.margin = args.margin;
+        let records = run(&fleet, &policy, &trace, SHARDS, seed);
+        sums.push(Summary::of(&records, &trace));
+    }
+    let summary = Summary::mean(&sums);
+    Row {
+        trace: case.name,
+        load: case.load,
+        policy: Policy::all(1, 0)[case.policy].name,
+        seats: seats_of,
+        offered: summary.offered as f64 / (args.seconds - args.warm_s),
+        capacity,
+        summary,
+    }
+}
