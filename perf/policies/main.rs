@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use sim::drive::run;
 use sim::fleet::{Fleet, MARGIN, Policy, Slow, seats};
 use sim::measure::Summary;
-use sim::traffic::{Shape, sample, trace};
+use sim::shared::{self, CACHED_TOKENS, Common};
+use sim::traffic::{self, Shape, Trace};
 
 /// One row: a trace, a load, a policy.
 #[derive(Clone, Debug)]
@@ -29,18 +30,36 @@ pub struct Row {
     /// Over all seeds.
     pub offered: f64,
     pub capacity: f64,
+    /// Part of the prompt tokens that an all-knowing placement finds in caches; 0 where prompts have nothing in common.
+    pub all_knowing: f64,
     pub summary: Summary,
 }
 
-/// The traces, and their fleets.
-const TRACES: [(&str, Shape, Slow); 5] = [
-    ("steady", Shape::Steady, Slow::None),
-    ("bursty", Shape::Bursty, Slow::None),
-    ("storms", Shape::Storms, Slow::None),
-    ("slow", Shape::Steady, Slow::Known(2.5)),
-    ("sick", Shape::Steady, Slow::Unknown(2.5)),
+/// What is asked, and of what fleet.
+#[derive(Clone, Copy, Debug)]
+enum Scene {
+    Apart(Shape, Slow),
+    Shared(Common),
+}
+
+/// The traces and their loads.
+const TRACES: [(&str, Scene, &[f64]); 8] = [
+    ("steady", Scene::Apart(Shape::Steady, Slow::None), LOADS),
+    ("bursty", Scene::Apart(Shape::Bursty, Slow::None), LOADS),
+    ("storms", Scene::Apart(Shape::Storms, Slow::None), LOADS),
+    ("slow", Scene::Apart(Shape::Steady, Slow::Known(2.5)), LOADS),
+    (
+        "sick",
+        Scene::Apart(Shape::Steady, Slow::Unknown(2.5)),
+        LOADS,
+    ),
+    ("prompts", Scene::Shared(Common::Prompts), SHARED_LOADS),
+    ("sessions", Scene::Shared(Common::Sessions), SHARED_LOADS),
+    ("crowd", Scene::Shared(Common::Crowd), &[0.8]),
 ];
-const LOADS: [f64; 5] = [0.5, 0.8, 1.0, 1.5, 2.0];
+const LOADS: &[f64] = &[0.5, 0.8, 1.0, 1.5, 2.0];
+/// Of what the fleet could do without caches.
+const SHARED_LOADS: &[f64] = &[0.8, 2.0, 3.0];
 const PAIRS: usize = 4;
 const SHARDS: usize = 4;
 
@@ -120,16 +139,15 @@ fn main() -> ExitCode {
 /// A case of the table: all seeds of it are one row.
 struct Case {
     name: &'static str,
-    shape: Shape,
-    slow: Slow,
+    scene: Scene,
     load: f64,
     policy: usize,
 }
 
 fn rows(args: &Args) -> Vec<Row> {
     let mut cases = Vec::new();
-    for (name, shape, slow) in TRACES {
-        for load in args.load.map_or(LOADS.to_vec(), |load| vec![load]) {
+    for (name, scene, loads) in TRACES {
+        for load in args.load.map_or(loads.to_vec(), |load| vec![load]) {
             for (policy, named) in Policy::all(1, 0).iter().enumerate() {
                 let traced = args.trace.as_deref().is_none_or(|t| t == name);
                 let asked = args
@@ -139,8 +157,7 @@ fn rows(args: &Args) -> Vec<Row> {
                 if traced && asked {
                     cases.push(Case {
                         name,
-                        shape,
-                        slow,
+                        scene,
                         load,
                         policy,
                     });
@@ -168,33 +185,58 @@ fn rows(args: &Args) -> Vec<Row> {
 }
 
 fn row(args: &Args, case: &Case) -> Row {
-    let lengths = sample(case.shape);
-    let (mut sums, mut seats_of, mut capacity) = (Vec::new(), 0, 0.0);
+    let lengths = match case.scene {
+        Scene::Apart(shape, _) => traffic::sample(shape),
+        Scene::Shared(common) => shared::sample(common),
+    };
+    let (mut sums, mut capacity, mut known, mut seats_of) = (Vec::new(), 0.0, 0.0, 0);
     for seed in 1..=args.seeds {
-        let fleet = Fleet::new(PAIRS, case.slow, seed);
+        let (fleet, trace) = scene(args, case, seed);
         capacity = fleet.capacity(&lengths);
-        seats_of = args.seats.unwrap_or_else(|| seats(capacity, &lengths));
-        let trace = trace(
-            case.shape,
-            &fleet,
-            case.load,
-            args.seconds,
-            args.warm_s,
-            seed,
-        );
-        let mut policy = Policy::all(seats_of, 0)[case.policy].clone();
-        policy.margin = args.margin;
+        seats_of = match case.scene {
+            Scene::Apart(..) => seats(capacity, &lengths),
+            // Caches take the load off the prefill engines.
+            Scene::Shared(_) => seats(fleet.generates(&lengths), &lengths),
+        };
+        let policy = policy(args, case, seats_of);
         let records = run(&fleet, &policy, &trace, SHARDS, seed);
         sums.push(Summary::of(&records, &trace));
+        if let Scene::Shared(_) = case.scene {
+            known += shared::all_knowing(&fleet, &trace) / args.seeds as f64;
+        }
     }
     let summary = Summary::mean(&sums);
     Row {
         trace: case.name,
         load: case.load,
         policy: Policy::all(1, 0)[case.policy].name,
-        seats: seats_of,
+        seats: policy(args, case, seats_of).seats,
         offered: summary.offered as f64 / (args.seconds - args.warm_s),
         capacity,
+        all_knowing: known,
         summary,
     }
+}
+
+fn scene(args: &Args, case: &Case, seed: u64) -> (Fleet, Trace) {
+    let (load, seconds, warm_s) = (case.load, args.seconds, args.warm_s);
+    match case.scene {
+        Scene::Apart(shape, slow) => {
+            let fleet = Fleet::new(PAIRS, slow, seed);
+            let trace = traffic::trace(shape, &fleet, load, seconds, warm_s, seed);
+            (fleet, trace)
+        }
+        Scene::Shared(common) => {
+            let mut fleet = Fleet::new(PAIRS, Slow::None, seed);
+            fleet.cached_tokens = CACHED_TOKENS;
+            let trace = shared::trace(common, &fleet, load, seconds, warm_s, seed);
+            (fleet, trace)
+        }
+    }
+}
+
+fn policy(args: &Args, case: &Case, seats: usize) -> Policy {
+    let mut policy = Policy::all(args.seats.unwrap_or(seats), 0)[case.policy].clone();
+    policy.margin = args.margin;
+    policy
 }

@@ -7,14 +7,14 @@ use super::Row;
 pub fn csv(rows: &[Row]) -> String {
     let mut out = String::from(
         "trace,load,policy,seats,capacity_rps,offered_rps,admitted,in_ttft,in_tpot,goodput_rps,ttft_p50_s,ttft_p99_s,tpot_p99_s,\
-         projection_error\n",
+         projection_error,cached,all_knowing\n",
     );
     for row in rows {
         let s = &row.summary;
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{},{},\"{}\",{},{:.2},{:.2},{},{:.4},{:.4},{:.2},{:.4},{:.4},{:.5},{:.4}",
+            "{},{},\"{}\",{},{:.2},{:.2},{},{:.4},{:.4},{:.2},{:.4},{:.4},{:.5},{:.4},{:.4},{:.4}",
             row.trace,
             row.load,
             row.policy,
@@ -29,6 +29,8 @@ pub fn csv(rows: &[Row]) -> String {
             s.ttft_p99_s,
             s.tpot_p99_s,
             s.projection_error,
+            s.cached,
+            row.all_knowing,
         );
     }
     out
@@ -36,15 +38,15 @@ pub fn csv(rows: &[Row]) -> String {
 
 pub fn markdown(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| trace | load | policy | offered/s | admitted | in TTFT | in TPOT | goodput/s | TTFT p50 | p99 | error of the projection |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| trace | load | policy | offered/s | admitted | in TTFT | in TPOT | goodput/s | TTFT p50 | p99 | error of the projection | cached | of all-knowing |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
         let s = &row.summary;
         let admitted = s.admitted as f64 / (s.offered as f64).max(1.0);
         let _ = writeln!(
             out,
-            "| {} | {} × | {} | {:.1} | {:.0} % | {:.1} % | {:.1} % | {:.1} | {:.0} ms | {:.0} ms | {:.1} % |",
+            "| {} | {} × | {} | {:.1} | {:.0} % | {:.1} % | {:.1} % | {:.1} | {:.0} ms | {:.0} ms | {:.1} % | {} |",
             row.trace,
             row.load,
             row.policy,
@@ -56,7 +58,20 @@ pub fn markdown(rows: &[Row]) -> String {
             1e3 * s.ttft_p50_s,
             1e3 * s.ttft_p99_s,
             100.0 * s.projection_error,
+            cached(row),
         );
     }
     out
+}
+
+fn cached(row: &Row) -> String {
+    if row.all_knowing == 0.0 {
+        return "– | –".into();
+    }
+    let part = row.summary.cached;
+    format!(
+        "{:.1} % | {:.0} %",
+        100.0 * part,
+        100.0 * part / row.all_knowing
+    )
 }

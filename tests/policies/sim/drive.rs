@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use narwhal::base::prng::Prng;
 use narwhal::base::time::Instant;
-use narwhal::base::units::{Leg as Kind, Role, ShardId};
+use narwhal::base::units::{EngineId, Leg as Kind, Role, ShardId};
 use narwhal::config::Snapshot;
 use narwhal::metrics::histogram::ShardTimes;
 use narwhal::metrics::ledger::{Cell, Counts, ShardLedger};
@@ -185,17 +185,17 @@ impl<'t> World<'t> {
     fn arrives(&mut self, i: usize) {
         let request = &self.requests[i];
         let shard = self.dice.below(self.shards.len() as u64) as usize;
-        let projected_s = self.projects(request.prompt_tokens());
         let machine = Connection::new(&mut self.shards[shard], self.now, i as u64 + 1, true);
         self.records.push(Record {
             at: request.at,
             prompt: request.prompt_tokens(),
+            crowd: request.crowd,
             cached: 0,
             output: request.output,
             status: 0,
             first: None,
             end: None,
-            projected_s,
+            projected_s: 0.0,
             engine: usize::MAX,
         });
         self.conns.push(Some(Box::new(Conn {
@@ -211,15 +211,13 @@ impl<'t> World<'t> {
         self.pump(i);
     }
 
-    /// What predictive admission would promise: the cheapest prefill engine, and what a handoff takes of late.
-    fn projects(&self, prompt_tokens: u64) -> f64 {
-        let engines = self.snapshot.engines.iter();
-        let engines = engines.filter(|engine| engine.role == Role::Prefill);
-        let price = engines.filter_map(|engine| {
-            let load = self.shared.board.line(engine.id).load(self.now);
-            Some(load.backlog_s + engine.profile.as_ref()?.curves.prefill_s(prompt_tokens))
-        });
-        price.min_by(f64::total_cmp).unwrap_or(0.0) + self.shared.handoff_s()
+    /// Its prompt goes to an engine: what its placement counted on, seconds from its arrival to its first token.
+    fn projects(&mut self, c: usize, engine: EngineId) {
+        let record = &mut self.records[c];
+        let waited = self.now.since(record.at).as_secs_f64();
+        let backlog = self.shared.board.line(engine).load(self.now).backlog_s;
+        record.engine = engine.index();
+        record.projected_s = waited + backlog + self.shared.handoff_s();
     }
 
     fn answers(&mut self, c: usize, slot: usize) {
@@ -287,7 +285,7 @@ impl<'t> World<'t> {
                     let wake = Wake::Ask(c, slot, leg.number);
                     self.plan(self.now + HOP, wake);
                     if kind == Kind::Prefill {
-                        self.records[c].engine = engine.index();
+                        self.projects(c, engine);
                     }
                 }
             }
@@ -374,8 +372,9 @@ impl<'t> World<'t> {
         let seen = |of: fn(&Record) -> bool| self.records.iter().filter(|r| of(r)).count() as u64;
         assert_eq!(count(&Counts::ended), self.records.len() as u64, "ends");
         assert_eq!(count(&|c| c.end(End::Served)), seen(|r| r.end.is_some()));
+        // The router's targets are a little tighter than the clients'.
         let met = count(&|c| c.cell(Cell::SloMet));
-        assert_eq!(met, seen(Record::is_good), "within both targets");
+        assert!(met <= seen(Record::is_good), "within both targets");
         let gates = [self.shared.seats.held(), self.shared.retained.held()];
         assert_eq!(gates, [0, 0], "permits");
         for engine in &self.snapshot.engines {

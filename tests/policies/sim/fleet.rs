@@ -21,13 +21,16 @@ use narwhal::stub::stream::Merge;
 /// What clients are promised.
 pub const TTFT_S: f64 = 1.0;
 pub const TPOT_S: f64 = 0.025;
+/// What the router is told of it: four parts in a hundred less. Whoever fills engines to a target exactly has half of the answers a little
+/// over it.
+const TPOT_TOLD_S: f64 = 0.96 * TPOT_S;
 
 pub const REQUESTS_MAX: u64 = 256;
 pub const KV_TOKENS: u64 = 400_000;
 /// An engine's curves are off its profile by so much at most.
 const FIT_ERROR: f64 = 0.03;
-/// So much of the first token's target is kept in hand for that, as an operator would: without it a queue that is always as long as the
-/// target allows has half of those at its end a few milliseconds late.
+/// So much of the first token's target is kept in hand for that: without it a queue that is as long as the target allows has half of
+/// those at its end a few milliseconds late.
 pub const MARGIN: f64 = -FIT_ERROR;
 
 pub const CURVES: Profile = Profile {
@@ -132,9 +135,13 @@ impl Fleet {
     fn profiles(&self) -> String {
         let row = |(i, machine): (usize, &Machine)| {
             let p = &machine.measured;
+            let kv_tokens = match machine.role {
+                Role::Prefill if self.cached_tokens > 0 => self.cached_tokens,
+                _ => KV_TOKENS,
+            };
             format!(
                 r#"{{"iid":"e{i}","ttft_a":{:e},"ttft_b":{:e},"ttft_c":{:e},"tpot_slope":{:e},"tpot_request_slope":{:e},
-                "tpot_intercept":{:e},"kv_capacity_tokens":{KV_TOKENS},"decode_max_requests":{REQUESTS_MAX}}}"#,
+                "tpot_intercept":{:e},"kv_capacity_tokens":{kv_tokens},"decode_max_requests":{REQUESTS_MAX}}}"#,
                 p.ttft_a, p.ttft_b, p.ttft_c, p.tpot_slope, p.tpot_request_slope, p.tpot_intercept,
             )
         };
@@ -146,7 +153,7 @@ impl Fleet {
     /// The fleet file with a policy in it, read as `serve` reads it.
     pub fn snapshot(&self, policy: &Policy) -> Arc<Snapshot> {
         let mut text = format!(
-            "schema = \"narwhal.fleet\"\nschema_version = 2\nmodel = \"m\"\nslo = {{ ttft_s = {TTFT_S:?}, tpot_s = {TPOT_S:?} }}\n\
+            "schema = \"narwhal.fleet\"\nschema_version = 2\nmodel = \"m\"\nslo = {{ ttft_s = {TTFT_S:?}, tpot_s = {TPOT_TOLD_S:?} }}\n\
              [serving]\nadmission = \"{}\"\nplacement = \"{}\"\nmax_connections = {}\nqueue_capacity = {}\nqueue_timeout_s = {TTFT_S:?}\n\
              decode_concurrency = {REQUESTS_MAX}\nadmission_margin = {:?}\n\
              [engine]\ntokenize = false\nchars_per_token = 4.0\nfirst_token_timeout_s = 60.0\ndecode_read_timeout_s = 60.0\n",
@@ -166,36 +173,41 @@ impl Fleet {
         Arc::new(Snapshot::new(1, fleet).with_profiles(rows))
     }
 
-    /// Requests a second that it can serve within the targets, of lengths like these `(prompt, output)`: the lesser of what the
-    /// prefill engines read and what the decode engines generate, each as full as the target for the time between tokens, its slots and its
-    /// KV allow. From what engines take, not from what their profiles say.
+    /// Requests a second that it can serve within the targets, of lengths like these `(prompt, output)`: what the prefill engines read, or
+    /// what the decode engines generate, whichever is less. From what engines take, not from what their profiles say.
     pub fn capacity(&self, lengths: &[(u64, u64)]) -> f64 {
-        let count = lengths.len() as f64;
-        let mean = |of: &dyn Fn(u64, u64) -> f64| {
-            lengths.iter().map(|(p, o)| of(*p, *o)).sum::<f64>() / count
-        };
-        let read = self.of(Role::Prefill).map(|m| {
-            let seconds = |prompt, _| m.truth.ttft(prompt).as_secs_f64();
-            1.0 / mean(&seconds)
-        });
-        let output = mean(&|_, output| output as f64);
+        let read = self
+            .of(Role::Prefill)
+            .map(|m| 1.0 / mean(lengths, |prompt, _| m.truth.ttft(prompt).as_secs_f64()));
+        read.sum::<f64>().min(self.generates(lengths))
+    }
+
+    /// Requests a second that the decode engines can take, each as full as the target for the time between tokens, its slots and its KV
+    /// allow.
+    pub fn generates(&self, lengths: &[(u64, u64)]) -> f64 {
+        let output = mean(lengths, |_, output| output as f64);
         // What a resident holds, seen at any moment: long answers are seen more often.
-        let held = mean(&|p, o| o as f64 * (p as f64 + o as f64 / 2.0)) / output;
-        let generated = self.of(Role::Decode).map(|m| {
+        let held = mean(lengths, |p, o| o as f64 * (p as f64 + o as f64 / 2.0)) / output;
+        let of = |m: &Machine| {
             let interval = |n: u64| m.truth.interval((n as f64 * held) as u64, n).as_secs_f64();
             let fits = |n: &u64| interval(*n) <= TPOT_S && *n as f64 * held <= KV_TOKENS as f64;
             let most = (1..=REQUESTS_MAX).take_while(fits).last().unwrap_or(1);
             most as f64 / (interval(most) * output)
-        });
-        read.sum::<f64>().min(generated.sum())
+        };
+        self.of(Role::Decode).map(of).sum()
     }
 }
 
-/// Seats for such a capacity: the requests that are in flight when each takes as long as both targets let it (Little's law). All policies
-/// get the same, so that none is starved of them or drowned in them.
-pub fn seats(capacity: f64, lengths: &[(u64, u64)]) -> usize {
-    let output = lengths.iter().map(|(_, o)| *o as f64).sum::<f64>() / lengths.len() as f64;
-    (capacity * (TTFT_S + output * TPOT_S)).ceil() as usize
+fn mean(lengths: &[(u64, u64)], of: impl Fn(u64, u64) -> f64) -> f64 {
+    let values = lengths.iter().map(|(prompt, output)| of(*prompt, *output));
+    values.sum::<f64>() / lengths.len() as f64
+}
+
+/// Seats for so many requests a second: those that are in flight when each takes as long as both targets let it (Little's law). All
+/// policies get the same.
+pub fn seats(rate: f64, lengths: &[(u64, u64)]) -> usize {
+    let output = mean(lengths, |_, output| output as f64);
+    (rate * (TTFT_S + output * TPOT_S)).ceil() as usize
 }
 
 /// What the fleet file says of admission and placement.

@@ -17,8 +17,9 @@ pub struct Record {
     pub first: Option<Instant>,
     /// The end of a whole answer.
     pub end: Option<Instant>,
-    /// What the router would have promised at its arrival: seconds to the first token.
+    /// What its placement counted on: seconds to the first token.
     pub projected_s: f64,
+    pub crowd: bool,
     /// Where its prompt was read.
     pub engine: usize,
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`fleet`] | engines, what they cost, and what the router is told of them |
 //! | [`traffic`] | traces: who asks what, and when |
+//! | [`shared`] | traces whose prompts have much in common, and a placement that knows all caches |
 //! | [`drive`] | the clock, the connections and the engines' side |
 //! | [`leg`] | one leg's bytes, between the router and a simulated engine |
 //! | [`measure`] | what came of it |
@@ -13,4 +14,5 @@ pub mod drive;
 pub mod fleet;
 pub mod leg;
 pub mod measure;
+pub mod shared;
 pub mod traffic;

@@ -15,6 +15,8 @@ pub struct Request {
     pub at: Instant,
     /// Parts of the prompt: the seed of each one's text, and its tokens. Equal parts are equal text.
     pub prompt: Vec<(u64, u64)>,
+    /// Belongs to a crowd that all ask the same.
+    pub crowd: bool,
     /// Tokens that the answer has, and that it may have.
     pub output: u64,
     pub cap: u64,
@@ -52,7 +54,7 @@ impl Trace {
 }
 
 /// Most that an answer may have.
-const CAP: u64 = 1_024;
+pub const CAP: u64 = 1_024;
 const STORM_EVERY_S: f64 = 10.0;
 const STORM_SPAN_S: f64 = 0.5;
 const STORM_SHARE: f64 = 0.2;
@@ -155,6 +157,7 @@ fn ordinary(chance: &mut Prng, at: f64) -> Request {
     Request {
         at: instant(at),
         prompt: vec![(chance.u64(), prompt)],
+        crowd: false,
         output,
         cap: CAP,
     }
@@ -167,15 +170,15 @@ fn stormy(chance: &mut Prng, at: f64) -> Request {
     }
 }
 
-fn instant(seconds: f64) -> Instant {
+pub fn instant(seconds: f64) -> Instant {
     Instant::from_nanos((seconds * 1e9) as u64)
 }
 
-fn exponential(chance: &mut Prng, mean: f64) -> f64 {
+pub fn exponential(chance: &mut Prng, mean: f64) -> f64 {
     -mean * (1.0 - chance.unit()).ln()
 }
 
-fn lognormal(chance: &mut Prng, median: f64, sigma: f64, least: u64, most: u64) -> u64 {
+pub fn lognormal(chance: &mut Prng, median: f64, sigma: f64, least: u64, most: u64) -> u64 {
     // Box and Muller.
     let (u, v) = (1.0 - chance.unit(), chance.unit());
     let normal = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
@@ -207,7 +210,7 @@ pub fn bytes(request: &Request) -> Vec<u8> {
 }
 
 /// Four letters a token, as the simulated engines cut text.
-fn text(seed: u64, tokens: u64, out: &mut Vec<u8>) {
+pub fn text(seed: u64, tokens: u64, out: &mut Vec<u8>) {
     let mut chance = Prng::new(seed);
     for _ in 0..tokens {
         let mut letters = chance.u64();
