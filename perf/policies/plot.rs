@@ -8,7 +8,7 @@ const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 200.0;
 const MARGIN: f64 = 44.0;
 /// Of policies, in the order of the rows.
-const COLOURS: [&str; 4] = ["#0b6e4f", "#c8553d", "#3d5a98", "#b8860b"];
+const COLOURS: [&str; 5] = ["#0b6e4f", "#c8553d", "#3d5a98", "#b8860b", "#999999"];
 
 pub fn goodput(rows: &[Row]) -> String {
     let traces = distinct(rows.iter().map(|row| row.trace));
@@ -22,7 +22,7 @@ pub fn goodput(rows: &[Row]) -> String {
          <rect width=\"{w}\" height=\"{h}\" fill=\"white\"/>\n"
     );
     for (i, policy) in policies.iter().enumerate() {
-        let x = MARGIN + 150.0 * i as f64;
+        let x = MARGIN + 160.0 * i as f64;
         let colour = COLOURS[i % COLOURS.len()];
         put(
             &mut out,

@@ -10,7 +10,8 @@ use std::thread;
 
 use sim::drive::run;
 use sim::fleet::{Fleet, Policy, Slow, seats};
-use sim::measure::Summary;
+use sim::measure::{Record, Summary};
+use sim::shared::{self, CACHED_TOKENS, Common};
 use sim::traffic::{Shape, Trace, sample, trace};
 
 const PAIRS: usize = 4;
@@ -110,6 +111,62 @@ fn placement_by_price_pays() {
                 "it knows the slow one"
             );
         }
+    }
+}
+
+/// Whether prices count what engines hold of a prompt.
+const AFFINITY: bool = false;
+
+/// Prompts with much in common: what placement by price and by tokens make of them, and what an all-knowing one finds in caches.
+fn compare_shared(common: Common, load: f64) -> (Vec<Record>, [Summary; 2], f64) {
+    let mut fleet = Fleet::new(PAIRS, Slow::None, SEED);
+    fleet.cached_tokens = CACHED_TOKENS;
+    let trace = shared::trace(common, &fleet, load, 30.0, 10.0, SEED);
+    let lengths = shared::sample(common);
+    let seats = seats(fleet.generates(&lengths), &lengths);
+    let policies = Policy::all(seats, 0);
+    let of = |policy: &Policy| run(&fleet, policy, &trace, SHARDS, SEED);
+    let (price, least) = thread::scope(|scope| {
+        let least = scope.spawn(|| of(&policies[2]));
+        (of(&policies[0]), least.join().expect("a run ends"))
+    });
+    let all_knowing = shared::all_knowing(&fleet, &trace);
+    let summaries = [Summary::of(&price, &trace), Summary::of(&least, &trace)];
+    println!("{common:?} {load}: {all_knowing} {summaries:?}");
+    (price, summaries, all_knowing)
+}
+
+// proves R-SCH-6
+#[test]
+fn prompts_go_where_they_are_known() {
+    for (common, load) in [(Common::Prompts, 2.0), (Common::Sessions, 2.0)] {
+        let (_, [price, least], all_knowing) = compare_shared(common, load);
+        assert!(all_knowing > 0.5, "{common:?}: prompts have much in common");
+        if AFFINITY {
+            let part = price.cached / all_knowing;
+            assert!(part >= 0.9, "{common:?}: {part} of what is to be had");
+            assert!(price.cached > 1.1 * least.cached, "{common:?}");
+            assert!(price.ttft_p50_s < 0.95 * least.ttft_p50_s, "{common:?}");
+            assert!(price.goodput >= 0.98 * least.goodput, "{common:?}");
+        }
+    }
+}
+
+// proves R-SCH-6
+#[test]
+fn a_crowd_on_one_prompt_overloads_nobody() {
+    let (records, [price, _], _) = compare_shared(Common::Crowd, 0.6);
+    let crowd: Vec<&Record> = records.iter().filter(|r| r.crowd).collect();
+    assert!(crowd.len() > 50, "a crowd: {}", crowd.len());
+    let late = records.iter().filter(|r| r.is_admitted() && !r.in_ttft());
+    assert_eq!(late.count(), 0, "nobody waits for one engine: {price:?}");
+    for engine in (0..2 * PAIRS).step_by(2) {
+        let there = crowd.iter().filter(|r| r.engine == engine).count();
+        assert!(
+            there * 2 <= crowd.len(),
+            "{engine}: {there} of {}",
+            crowd.len()
+        );
     }
 }
 
