@@ -15,7 +15,8 @@ pub enum Common {
     Prompts,
     /// Sessions of about ten turns, each with all that was said before it in its prompt, up to 16,000 tokens.
     Sessions,
-    /// [`Common::Prompts`], and in the middle of it for 3 s a crowd on one prompt that is new.
+    /// [`Common::Prompts`], and in the middle of it for 3 s a crowd on one prompt that is new: more than one engine
+    /// could read even if it had it.
     Crowd,
 }
 
@@ -25,7 +26,7 @@ const SYSTEM_PROMPTS: u64 = 80;
 const CROWD_SPAN_S: f64 = 3.0;
 const SESSION_TOKENS_MAX: u64 = 16_000;
 
-/// `load` is a multiple of what the fleet could do if nothing were cached. The crowd comes on top, at twice that.
+/// `load` is a multiple of what the fleet could do if nothing were cached. The crowd comes on top, at five times that.
 pub fn trace(
     common: Common,
     fleet: &Fleet,
@@ -41,9 +42,9 @@ pub fn trace(
         Common::Sessions => sessions(&mut chance, rate, seconds),
     };
     if common == Common::Crowd {
-        let rate = 2.0 * capacity(common, fleet);
+        let rate = 5.0 * capacity(common, fleet);
         let from = (warm_s + seconds) / 2.0;
-        let prompt = (chance.u64(), 6_000);
+        let prompt = (chance.u64(), 3_000);
         for _ in 0..(CROWD_SPAN_S * rate) as u64 {
             let at = from + CROWD_SPAN_S * chance.unit();
             let mut request = on_prompt(&mut chance, at, prompt);
