@@ -120,7 +120,10 @@ fn main() -> ExitCode {
     };
     let files = [
         ("goodput.csv", table::csv(&rows)),
-        ("goodput.md", table::markdown(&rows)),
+        (
+            "goodput.md",
+            format!("{}\n{}", table::side_by_side(&rows), table::markdown(&rows)),
+        ),
         ("goodput.svg", plot::goodput(&rows)),
     ];
     let written = std::fs::create_dir_all(out).and_then(|()| {

@@ -75,3 +75,31 @@ fn cached(row: &Row) -> String {
         100.0 * part / row.all_knowing
     )
 }
+
+/// Goodput of all policies in one line a trace and load.
+pub fn side_by_side(rows: &[Row]) -> String {
+    let mut policies: Vec<&str> = Vec::new();
+    for row in rows {
+        if !policies.contains(&row.policy) {
+            policies.push(row.policy);
+        }
+    }
+    let mut out = format!("| trace | load | offered/s | {} |\n", policies.join(" | "));
+    out.push_str(&"|---".repeat(3 + policies.len()));
+    out.push_str("|\n");
+    for first in rows.iter().filter(|row| row.policy == policies[0]) {
+        let _ = write!(
+            out,
+            "| {} | {} × | {:.1} |",
+            first.trace, first.load, first.offered
+        );
+        for policy in &policies {
+            let same = |row: &&Row| row.trace == first.trace && row.load == first.load;
+            let row = rows.iter().filter(same).find(|row| row.policy == *policy);
+            let cell = row.map_or("–".into(), |row| format!("{:.1}", row.summary.goodput));
+            let _ = write!(out, " {cell} |");
+        }
+        out.push('\n');
+    }
+    out
+}
