@@ -102,11 +102,15 @@ pub fn unfit(
     (interval > ask.tpot_s).then_some(Unfit::Tpot)
 }
 
-/// Seconds until one of the residents ends, when what they may still generate is spread evenly over them: the mean, over so many.
+/// Seconds until there is a slot for one more behind all residents, those that wait for one themselves included: so many of them have to
+/// end, one each time that the slots together have written a mean answer.
 fn slot_s(curves: &Curves, load: &Load, correction: f64) -> f64 {
-    let residents = load.residents as f64;
-    let mean = load.output_tokens as f64 / residents;
-    correction * curves.interval_s(load.kv_tokens, load.residents) * mean / residents
+    let (residents, slots) = (load.residents as f64, curves.decode_max_requests as f64);
+    let mean_tokens = load.output_tokens as f64 / residents;
+    // KV and requests of those that have a slot.
+    let kv_tokens = load.kv_tokens as f64 * slots / residents;
+    let interval_s = correction * curves.interval_s(kv_tokens as u64, curves.decode_max_requests);
+    (residents + 1.0 - slots) * interval_s * mean_tokens / slots
 }
 
 #[cfg(test)]
@@ -212,6 +216,9 @@ mod tests {
             (2, 100, 100, 1.0, 0.5, Some(Unfit::Slot)),
             // Two residents of 100 tokens at 12.1 ms: one ends in about 0.6 s.
             (2, 100, 100, 1.0, 0.7, None),
+            // A third one waits already: two have to end.
+            (3, 100, 100, 1.0, 1.1, Some(Unfit::Slot)),
+            (3, 100, 100, 1.0, 1.3, None),
             (1, 9_950, 51, 1.0, 0.0, Some(Unfit::Kv)),
             (1, 9_950, 50, 1.0, 0.0, None),
             (1, 100, 100, 0.012_1, 0.0, Some(Unfit::Tpot)),

@@ -92,9 +92,7 @@ impl Exchange {
         if cheapest.is_infinite() {
             return None;
         }
-        let serving = &cx.shard.snapshot.fleet.serving;
-        let budget =
-            cx.shard.snapshot.fleet.slo.ttft.as_secs_f64() * (1.0 + serving.admission_margin);
+        let budget = budget_s(cx);
         let handoff = cx.shard.shared.handoff_s();
         let waited = cx.now.since(self.arrived).as_secs_f64();
         if cheapest + waited + handoff <= budget {
@@ -117,7 +115,7 @@ impl Exchange {
     /// Something speaks against every decode engine: what speaks against the first.
     fn decode_room(&self, cx: &Cx) -> Option<Verdict> {
         let ask = self.asks(cx);
-        let slot_wait_s = cx.shard.snapshot.fleet.slo.ttft.as_secs_f64();
+        let slot_wait_s = budget_s(cx);
         let mut first = None;
         for (c, curves) in eligible(cx, Role::Decode) {
             let unfit = price::unfit(curves, &c.load, &ask, c.correction, slot_wait_s)?;
@@ -133,6 +131,12 @@ impl Exchange {
             retry_after: Some(1),
         })
     }
+}
+
+/// Seconds that a first token may take.
+fn budget_s(cx: &Cx) -> f64 {
+    let fleet = &cx.shard.snapshot.fleet;
+    fleet.slo.ttft.as_secs_f64() * (1.0 + fleet.serving.admission_margin)
 }
 
 /// Who may do the work of `role`, as the last look saw the fleet. Predictive fleets have a profile for every engine.

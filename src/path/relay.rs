@@ -143,6 +143,9 @@ impl Exchange {
         if let (Some(first), false) = (self.relay.first_token, self.marks.first_token_noted) {
             self.marks.first_token_noted = true;
             self.marks.first_token = Some(first);
+            if let Some(load) = &mut self.decode_load {
+                cx.shard.shared.board.generates(load);
+            }
             if self.relay.started {
                 cx.shard.ledger.update(|tx| tx.add(Cell::StreamsActive, 1));
             }

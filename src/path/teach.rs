@@ -60,14 +60,15 @@ impl Exchange {
     }
 }
 
-/// The interval that the profile gives for what the board says of the engine now; 0 without a profile. Prices read the same board, so
-/// what it is wrong about is corrected with the rest.
+/// The interval that the profile gives for what the engine has to do now; 0 without a profile. Not for all that the board has reserved
+/// there: with those that still wait for their prompts every engine would look faster than it is, the more so the more of them there
+/// are, and draw still more.
 fn profiled_s(cx: &Cx, engine: EngineId) -> f64 {
     let Some(curves) = &cx.shard.fleet()[engine.index()].curves else {
         return 0.0;
     };
-    let load = cx.shard.shared.board.line(engine).load(cx.now);
-    curves.interval_s(load.kv_tokens, load.residents)
+    let (requests, kv_tokens) = cx.shard.shared.board.line(engine).generating();
+    curves.interval_s(kv_tokens, requests)
 }
 
 fn pace(shard: &Shard, engine: EngineId, ratio: f64) {

@@ -5,10 +5,13 @@
 //! before: if more than when the prices were read, others have come in between, and the placement is looked at again.
 //! Invariant at rest: every count is 0.
 
+mod class;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+pub use self::class::FaultClass;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::fleet::price;
@@ -57,22 +60,14 @@ pub struct Line {
     tokenize_missing: AtomicBool,
     /// TLS with it failed, which was told.
     tls_failed: AtomicBool,
+    /// Requests that generate, and the KV they hold on average meanwhile. The others that decode still wait for their prompts.
+    generating: AtomicU32,
+    generating_tokens: AtomicU64,
     /// Failures seen by requests, by class; evidence for whoever judges the engine.
     faults: [AtomicU64; FaultClass::ALL.len()],
 }
 
 const _: () = assert!(std::mem::offset_of!(Line, tokenize_missing) <= 64);
-
-/// What a failure says about an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultClass {
-    Connection,
-    Timeout,
-    Overload,
-    InferenceStatus,
-    KvHandoff,
-    Stream,
-}
 
 /// Load added to one engine. Dropping it without [`Board::release`] is a bug that debug builds catch.
 #[derive(Debug, PartialEq, Eq)]
@@ -83,6 +78,7 @@ pub struct Reservation {
     charge: Charge,
     /// Requests in the phase when this one came.
     before: u32,
+    generates: bool,
 }
 
 /// What one leg weighs.
@@ -115,6 +111,8 @@ impl Board {
                 evicted: AtomicBool::new(false),
                 tokenize_missing: AtomicBool::new(false),
                 tls_failed: AtomicBool::new(false),
+                generating: AtomicU32::new(0),
+                generating_tokens: AtomicU64::new(0),
                 faults: Default::default(),
             })
         };
@@ -160,17 +158,28 @@ impl Board {
             phase,
             charge,
             before,
+            generates: false,
+        }
+    }
+
+    /// The first token of a decode leg is there.
+    pub fn generates(&self, reservation: &mut Reservation) {
+        if !std::mem::replace(&mut reservation.generates, true) {
+            let line = self.line(reservation.engine);
+            line.generating.fetch_add(1, Ordering::Relaxed);
+            let tokens = mean_tokens(&reservation.charge);
+            line.generating_tokens.fetch_add(tokens, Ordering::Relaxed);
         }
     }
 
     pub fn release(&self, reservation: Reservation, now: Instant) {
-        let Reservation {
-            engine,
-            phase,
-            charge,
-            before: _,
-        } = reservation;
-        let line = self.line(engine);
+        let Reservation { phase, charge, .. } = reservation;
+        let line = self.line(reservation.engine);
+        if reservation.generates {
+            let tokens = mean_tokens(&charge);
+            line.generating.fetch_sub(1, Ordering::Relaxed);
+            line.generating_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        }
         let (requests, outstanding) = line.cells(phase);
         if phase == Phase::Prefill {
             line.prefill_mark.store(now.nanos(), Ordering::Relaxed);
@@ -202,6 +211,11 @@ impl Board {
             "more tokens came back than were held"
         );
     }
+}
+
+/// What is generated is there half of the time.
+fn mean_tokens(charge: &Charge) -> u64 {
+    charge.tokens - charge.output_tokens.min(charge.tokens) / 2
 }
 
 impl Reservation {
@@ -244,29 +258,6 @@ pub struct KvHold {
     tokens: u64,
 }
 
-impl FaultClass {
-    pub const ALL: [FaultClass; 6] = [
-        FaultClass::Connection,
-        FaultClass::Timeout,
-        FaultClass::Overload,
-        FaultClass::InferenceStatus,
-        FaultClass::KvHandoff,
-        FaultClass::Stream,
-    ];
-
-    /// The word in metric labels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FaultClass::Connection => "connection",
-            FaultClass::Timeout => "timeout",
-            FaultClass::Overload => "overload",
-            FaultClass::InferenceStatus => "inference_status",
-            FaultClass::KvHandoff => "kv_handoff",
-            FaultClass::Stream => "stream",
-        }
-    }
-}
-
 impl Line {
     /// Tokens of both phases that this router has outstanding there.
     pub fn outstanding_tokens(&self) -> u64 {
@@ -288,6 +279,12 @@ impl Line {
             kv_tokens: self.decode_tokens.load(Ordering::Relaxed) + orphaned,
             output_tokens: self.output_tokens.load(Ordering::Relaxed),
         }
+    }
+
+    /// Requests that generate there now, and the KV that they hold, as far as it is known.
+    pub fn generating(&self) -> (u64, u64) {
+        let tokens = self.generating_tokens.load(Ordering::Relaxed);
+        (u64::from(self.generating.load(Ordering::Relaxed)), tokens)
     }
 
     pub fn requests(&self, phase: Phase) -> u32 {
@@ -428,6 +425,29 @@ mod tests {
             (line.requests(Phase::Prefill), line.requests(Phase::Decode)),
             (0, 0)
         );
+    }
+
+    // proves R-SCH-4
+    #[test]
+    fn those_that_generate_are_counted_apart() {
+        let board = Board::new(1);
+        let charge = Charge {
+            tokens: 130,
+            prefill_ns: 0,
+            output_tokens: 30,
+        };
+        let line = board.line(EngineId(0));
+        let mut a = board.reserve(EngineId(0), Phase::Decode, charge, T0);
+        let mut b = board.reserve(EngineId(0), Phase::Decode, charge, T0);
+        assert_eq!(line.generating(), (0, 0));
+        board.generates(&mut a);
+        board.generates(&mut a);
+        assert_eq!(line.generating(), (1, 115));
+        board.generates(&mut b);
+        board.release(a, T0);
+        assert_eq!(line.generating(), (1, 115));
+        board.release(b, T0);
+        assert_eq!(line.generating(), (0, 0));
     }
 
     #[test]

@@ -32,30 +32,42 @@ impl PrefixCache {
 
     /// How many leading tokens of the prompt `ids` are known; from now on all its whole blocks are.
     pub fn prompt(&mut self, ids: &[u32]) -> u64 {
-        if self.blocks_max == 0 {
-            return 0;
-        }
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        let hashes: Vec<u64> = ids
-            .chunks_exact(self.block_tokens)
-            .take(self.blocks_max)
-            .map(|block| {
-                for id in block {
-                    hash = (hash ^ u64::from(*id)).wrapping_mul(0x0000_0100_0000_01b3);
-                }
-                hash ^= hash >> 29;
-                hash
-            })
-            .collect();
-        let whole = hashes.iter().take_while(|h| self.stamps.contains_key(h));
-        let known = whole
-            .count()
-            .min(ids.len().saturating_sub(1) / self.block_tokens);
+        let hashes = self.hashes(ids);
+        let known = self.known_of(&hashes, ids.len());
         // Backwards, so that of this prompt the front is the youngest.
         for hash in hashes.iter().rev() {
             self.touch(*hash);
         }
+        known
+    }
+
+    /// The same, and nothing changes.
+    pub fn known(&self, ids: &[u32]) -> u64 {
+        self.known_of(&self.hashes(ids), ids.len())
+    }
+
+    fn known_of(&self, hashes: &[u64], tokens: usize) -> u64 {
+        let whole = hashes.iter().take_while(|h| self.stamps.contains_key(h));
+        let known = whole
+            .count()
+            .min(tokens.saturating_sub(1) / self.block_tokens.max(1));
         (known * self.block_tokens) as u64
+    }
+
+    fn hashes(&self, ids: &[u32]) -> Vec<u64> {
+        if self.blocks_max == 0 {
+            return Vec::new();
+        }
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let blocks = ids.chunks_exact(self.block_tokens).take(self.blocks_max);
+        let hashes = blocks.map(|block| {
+            for id in block {
+                hash = (hash ^ u64::from(*id)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+            hash ^= hash >> 29;
+            hash
+        });
+        hashes.collect()
     }
 
     fn touch(&mut self, hash: u64) {
@@ -101,6 +113,7 @@ mod tests {
         ];
         let mut cache = PrefixCache::new(1_000, 16);
         for (name, ids, known) in rows {
+            assert_eq!(cache.known(&ids), known, "{name}");
             assert_eq!(cache.prompt(&ids), known, "{name}");
         }
         assert_eq!(PrefixCache::new(15, 16).prompt(&prompt(40)), 0);

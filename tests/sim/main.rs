@@ -27,7 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::ScopedJoinHandle;
 
-use narwhal::metrics::outcome::{End, FailReason, RefuseCause, Stage};
+use narwhal::metrics::outcome::{End, FailReason, Stage};
 
 use faults::Fault;
 use plan::{Hook, Plan};
@@ -152,14 +152,8 @@ fn reaches(cover: &Cover) {
 }
 
 /// Ends that no simulated world can come to, yet.
-const OUT_OF_REACH: [End; 10] = [
+const OUT_OF_REACH: [End; 4] = [
     End::Failed(FailReason::Internal),
-    End::Refused(RefuseCause::Ttft),
-    End::Refused(RefuseCause::Prompt),
-    End::Refused(RefuseCause::Queue),
-    End::Refused(RefuseCause::SlotWait),
-    End::Refused(RefuseCause::KvCapacity),
-    End::Refused(RefuseCause::Tpot),
     End::Cancelled(Stage::Accept),
     End::Cancelled(Stage::Account),
     End::Cancelled(Stage::Close),

@@ -105,7 +105,8 @@ impl Plan {
         let c = &mut c;
         let dialect = pick(c, &DIALECTS);
         let (fleet, roles) = fleet(c, dialect);
-        let text = format!("{}{}", limits(c, dialect), fleet);
+        let known = Known::new(seed);
+        let text = format!("{}{}", limits(c, dialect, &known), fleet);
         let loaded = config::parse("sim.toml", &text, Format::Toml, &|_| None);
         let fleet = loaded.unwrap_or_else(|why| panic!("{why}\n{text}")).fleet;
         let setups = (0..).zip(&roles);
@@ -119,7 +120,7 @@ impl Plan {
         Plan {
             seed,
             shards: 1 + c.below(4) as usize,
-            snapshot: Arc::new(Snapshot::new(1, fleet)),
+            snapshot: Arc::new(known.tell(Snapshot::new(1, fleet), seed)),
             engines: setups,
             weather: Weather {
                 least: us(pick(c, &[1, 20, 200])),
@@ -197,7 +198,7 @@ fn chaos(c: &mut Prng) -> Chaos {
 }
 
 /// Everything of the fleet file but the engines.
-fn limits(c: &mut Prng, dialect: Dialect) -> String {
+fn limits(c: &mut Prng, dialect: Dialect, known: &Known) -> String {
     let seats = pick(c, &[1u64, 2, 4, 64]);
     let queue = pick(c, &[0u64, 0, 1, 3, 40]);
     let retained = seats + queue + pick(c, &[0u64, 1, 3]);
@@ -231,7 +232,7 @@ fn limits(c: &mut Prng, dialect: Dialect) -> String {
         "client_keepalive_s = {}",
         pick(c, &["0", "0", "0.02", "1"])
     ));
-    line("[serving]\nadmission = \"open\"".into());
+    line(format!("[serving]\nadmission = \"{}\"", known.admission));
     line(format!("max_connections = {seats}"));
     line(format!("max_retained = {retained}"));
     line(format!("queue_capacity = {queue}"));
@@ -245,9 +246,10 @@ fn limits(c: &mut Prng, dialect: Dialect) -> String {
             pick(c, &[0, 0, 0, 1, 2])
         ));
     }
+    let placement = pick(c, &["least", "round_robin"]);
     line(format!(
         "placement = \"{}\"",
-        pick(c, &["least", "round_robin"])
+        known.placement.unwrap_or(placement)
     ));
     line(format!("max_attempts = {}", 1 + c.below(3)));
     line(format!("retry_budget = {}", pick(c, &[0, 2, 100])));
@@ -280,6 +282,59 @@ fn limits(c: &mut Prng, dialect: Dialect) -> String {
     line(format!("pool_timeout_s = {}", pick(c, &["0.05", "5"])));
     line(format!("kv_lease_s = {}", pick(c, &["0", "2", "30"])));
     out
+}
+
+/// What the router was told of its engines. It has little to do with what they are: predictions may be as wrong as they like.
+struct Known {
+    chance: Prng,
+    profiled: bool,
+    admission: &'static str,
+    placement: Option<&'static str>,
+}
+
+impl Known {
+    /// From chance of its own, so that fleets without profiles are as they would be without this.
+    fn new(seed: u64) -> Known {
+        let mut chance = Prng::new(seed ^ 0x7072_6f66_696c_6500);
+        let c = &mut chance;
+        let profiled = on(c, 35);
+        let predictive = profiled && on(c, 70);
+        let price = profiled && on(c, 80);
+        Known {
+            profiled,
+            admission: if predictive { "predictive" } else { "open" },
+            placement: price.then_some("price"),
+            chance,
+        }
+    }
+
+    /// Gives each engine a profile, when it is to have one: mostly fast and roomy, so that what is tight is tight alone.
+    fn tell(mut self, snapshot: Snapshot, seed: u64) -> Snapshot {
+        if !self.profiled {
+            return snapshot;
+        }
+        let c = &mut self.chance;
+        let (prompt_s, token_s) = pick(c, &[(0.01, 1e-6), (0.7, 1e-4), (1.9, 1e-3), (0.1, 0.03)]);
+        let (interval_s, request_s) = pick(c, &[(0.001, 0.0), (0.04, 0.0), (0.02, 0.02)]);
+        let slots = pick(c, &[64, 64, 1, 2]);
+        let kv_tokens = pick(c, &[1 << 20, 1 << 20, 60, 1_000]);
+        let rows = snapshot.engines.iter().map(|engine| {
+            format!(
+                r#"{{"iid":"{}","ttft_a":0,"ttft_b":{token_s:e},"ttft_c":{prompt_s:e},"tpot_slope":{:e},
+                "tpot_request_slope":{request_s:e},"tpot_intercept":{interval_s:e},"kv_capacity_tokens":{kv_tokens},
+                "decode_max_requests":{slots}}}"#,
+                engine.iid,
+                pick(c, &[0.0, 1e-9, 1e-5]),
+            )
+        });
+        let rows: Vec<String> = rows.collect();
+        let text = format!(
+            r#"{{"schema":"narwhal.profiles","schema_version":1,"profiles":[{}]}}"#,
+            rows.join(",")
+        );
+        let rows = config::profiles::parse("sim.json", &text, Format::Json);
+        snapshot.with_profiles(rows.unwrap_or_else(|why| panic!("seed {seed}: {why}")))
+    }
 }
 
 /// The engines, and what each is for.
