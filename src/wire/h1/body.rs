@@ -3,7 +3,7 @@
 //! Chunk syntax is RFC 9112 section 7.1 to the letter, because a lenient reader and a strict one see different messages:
 //! 1 to 16 hex digits, extensions only as `*( BWS ";" BWS token [ BWS "=" BWS ( token / quoted-string ) ] )`, CRLF and nothing
 //! else as a line end. Extensions and trailers are checked, bounded and dropped. The state is one byte-wise machine of
-//! a few words, so input may be cut anywhere, at no cost.
+//! a few words, so input may be cut anywhere, at no cost; what comes whole and plain is taken in one step.
 //!
 //! Invariant: `data.start ≤ data.end ≤ used ≤ input.len()`, and every `next` consumes something or tells the end.
 
@@ -119,7 +119,22 @@ impl BodyDecoder {
                     // `take ≤ rest`, which was a usize.
                     return Ok(piece(used, used + take as usize));
                 }
-                _ => {
+                State::DataCr if input[used..].starts_with(b"\r\n") => {
+                    self.state = State::SizeFirst;
+                    used += 2;
+                }
+                state => {
+                    if state == State::SizeFirst
+                        && let Some((size, len)) = plain_size(&input[used..])
+                    {
+                        self.left = size;
+                        self.state = match size {
+                            0 => State::TrailerStart,
+                            _ => State::Data,
+                        };
+                        used += len;
+                        continue;
+                    }
                     self.state = match self.step(input[used]) {
                         Ok(state) => state,
                         Err(fault) => {
@@ -268,6 +283,26 @@ enum State {
 }
 
 const SIZE_DIGITS_MAX: usize = 16;
+
+/// A size line as nearly all are: some digits, CRLF, all there. Its value and length. Anything else is for the machine.
+#[inline]
+fn plain_size(input: &[u8]) -> Option<(u64, usize)> {
+    let mut size = 0;
+    for (at, byte) in input.iter().enumerate().take(PLAIN_DIGITS_MAX + 1) {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            b'\r' if at > 0 && input.get(at + 1) == Some(&b'\n') => return Some((size, at + 2)),
+            _ => return None,
+        };
+        size = size << 4 | u64::from(digit);
+    }
+    None
+}
+
+/// Far from what overflows, and from the bound of a line.
+const PLAIN_DIGITS_MAX: usize = 8;
 
 fn piece(start: usize, end: usize) -> Step {
     Step::Piece {
