@@ -146,7 +146,7 @@ fn best(calls: u32, call: impl FnMut(u32)) -> f64 {
 /// Nanoseconds a call, by round, the best first. Calls are numbered through.
 #[expect(clippy::disallowed_methods, reason = "a bench measures time")]
 fn rounds(calls: u32, mut call: impl FnMut(u32)) -> Vec<f64> {
-    let mut round = |number: u32| {
+    let round = |number: u32| {
         let begun = time::Instant::now();
         (number * calls..(number + 1) * calls).for_each(&mut call);
         begun.elapsed().as_secs_f64() * 1e9 / f64::from(calls)

@@ -40,7 +40,7 @@ words! {
         PrefixPromptTokens = "prefix_prompt_tokens",
         /// Of those, what the engine that reads them was believed to hold.
         PrefixBelievedTokens = "prefix_believed_tokens",
-        /// The same for prompts whose engine told, and what it told.
+        /// What was remembered of prompts whose engine told, and what it told.
         PrefixComparedTokens = "prefix_compared_tokens",
         PrefixHeldTokens = "prefix_held_tokens",
         /// Legs dispatched after the lease deadline, closed at once.

@@ -104,7 +104,7 @@ metrics! {
     PREFIX_LOOKUPS = "narwhal_prefix_lookups_total" Counter "prompts" [] "Prompts placed with prefix affinity, retries again.";
     PREFIX_PROMPT_TOKENS = "narwhal_prefix_prompt_tokens_total" Counter "tokens" [] "How long those prompts were.";
     PREFIX_BELIEVED_TOKENS = "narwhal_prefix_believed_tokens_total" Counter "tokens" [] "What of them the engines that read them were believed to hold.";
-    PREFIX_COMPARED_TOKENS = "narwhal_prefix_compared_tokens_total" Counter "tokens" [] "The same, of prompts whose engine says what it held.";
+    PREFIX_COMPARED_TOKENS = "narwhal_prefix_compared_tokens_total" Counter "tokens" [] "What was remembered of prompts whose engine says what it held.";
     PREFIX_HELD_TOKENS = "narwhal_prefix_held_tokens_total" Counter "tokens" [] "What those engines said they held (`cached_tokens` of the prefill answer).";
     FENCED_LATE = "narwhal_fenced_late_total" Counter "legs" [] "Legs sent after the lease deadline and closed at once.";
 

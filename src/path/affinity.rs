@@ -6,6 +6,7 @@
 //! prompt of its kind that goes there finds it cold, once.
 
 use super::exchange::{Cx, Exchange};
+use crate::base::units::EngineId;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
 use crate::wire::prefix::From;
@@ -48,7 +49,9 @@ impl Exchange {
         let new_tokens =
             (self.prompt_tokens - cached.min(self.prompt_tokens)).saturating_add(output_tokens);
         prefixes.record(engine, self.prefix.blocks(), new_tokens, cx.now);
-        self.believed_tokens = cached;
+        self.remembered_tokens =
+            cx.shard
+                .remembered_tokens(&self.prefix, self.prompt_tokens, engine);
         cx.shard.ledger.update(|tx| {
             tx.add(Cell::PrefixLookups, 1);
             tx.add(Cell::PrefixPromptTokens, self.prompt_tokens);
@@ -57,12 +60,13 @@ impl Exchange {
     }
 
     /// The engine that read the prompt says how much of it it held.
-    pub fn compare_belief(&self, cx: &Cx, cached_tokens: Option<u64>) {
-        let (Some(_), Some(held)) = (&cx.shard.shared.prefixes, cached_tokens) else {
+    pub fn compare_belief(&self, cx: &Cx, engine: EngineId, cached_tokens: Option<u64>) {
+        let (Some(prefixes), Some(held)) = (&cx.shard.shared.prefixes, cached_tokens) else {
             return;
         };
+        prefixes.told(engine, self.remembered_tokens, held);
         cx.shard.ledger.update(|tx| {
-            tx.add(Cell::PrefixComparedTokens, self.believed_tokens);
+            tx.add(Cell::PrefixComparedTokens, self.remembered_tokens);
             tx.add(Cell::PrefixHeldTokens, held);
         });
     }

@@ -75,8 +75,8 @@ pub struct Exchange {
     pub estimated: bool,
     /// The prompt's blocks.
     pub prefix: Prefix,
-    /// What the engine that reads the prompt is believed to hold of it.
-    pub believed_tokens: u64,
+    /// What is remembered that the engine that reads the prompt holds of it.
+    pub remembered_tokens: u64,
     /// Engines asked for a count in this request.
     pub counters_asked: Vec<EngineId>,
 
@@ -178,7 +178,7 @@ impl Exchange {
             prompt_tokens: 0,
             estimated: false,
             prefix: Prefix::default(),
-            believed_tokens: 0,
+            remembered_tokens: 0,
             counters_asked: Vec::new(),
             head_sent: false,
             attempt: 0,

@@ -57,7 +57,7 @@ impl Exchange {
         if answer.aborted {
             return self.prefill_failed(cx, engine, Cause::Abort);
         }
-        self.compare_belief(cx, answer.cached_tokens);
+        self.compare_belief(cx, engine, answer.cached_tokens);
         if let (true, Some(tokens)) = (self.estimated, answer.prompt_tokens) {
             self.prompt_tokens = tokens;
         }

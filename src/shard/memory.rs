@@ -3,6 +3,7 @@
 
 use super::Shard;
 use crate::base::time::Instant;
+use crate::base::units::{Dialect, EngineId, Role};
 use crate::wire::prefix::Prefix;
 
 /// See the head of this file.
@@ -44,10 +45,26 @@ impl Shard {
             return;
         };
         prefixes.recall(prefix.blocks(), now, &mut self.memory.held);
-        let chars_per_token = self.snapshot.fleet.engine.chars_per_token;
+        let engine = &self.snapshot.fleet.engine;
         for (candidate, blocks) in self.fleet.iter_mut().zip(&self.memory.held) {
             let blocks = usize::from(*blocks);
-            candidate.cached_tokens = prefix.tokens(blocks, prompt_tokens, chars_per_token);
+            let tokens = prefix.tokens(blocks, prompt_tokens, engine.chars_per_token);
+            // Where a leg does both halves, no answer tells, and none is waited for.
+            let never_tells = candidate.role == Role::Both || engine.dialect == Dialect::Openai;
+            let untold = if never_tells { 1.0 } else { 0.0 };
+            let trust = prefixes.trust(candidate.id).unwrap_or(untold);
+            candidate.cached_tokens = (tokens as f64 * trust) as u64;
         }
+    }
+
+    /// What the last recall remembered of the prompt on one engine, trusted or not.
+    pub fn remembered_tokens(&self, prefix: &Prefix, prompt_tokens: u64, engine: EngineId) -> u64 {
+        let blocks = self
+            .memory
+            .held
+            .get(engine.index())
+            .map_or(0, |n| usize::from(*n));
+        let chars_per_token = self.snapshot.fleet.engine.chars_per_token;
+        prefix.tokens(blocks, prompt_tokens, chars_per_token)
     }
 }

@@ -19,12 +19,16 @@
 //! *Lookup.* The hashes are chained, so an entry says that all blocks up to its own were read: per engine the deepest counts. The walk ends
 //! after [`GAP`] blocks in a row that nobody is believed to hold, as single ones may have been replaced.
 //!
+//! *Trust.* Not every engine keeps prefixes, and not every one that does keeps them for as long. Where prefill answers say how much was
+//! held (`cached_tokens`), that over what was remembered is learned, for each engine and for the fleet; what is remembered of an
+//! engine counts by its share, of one that has not told by the fleet's.
+//!
 //! Owns atomics only. Invariant: its memory is that of the start.
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -48,6 +52,7 @@ pub struct Prefixes {
     clocks: Box<[CachePadded<Clock>]>,
     /// The bucket that is cleared next.
     swept: CachePadded<AtomicUsize>,
+    trust: CachePadded<Trust>,
     salt: Salt,
 }
 
@@ -62,7 +67,12 @@ struct Clock {
     tokens: AtomicU64,
     capacity_tokens: u64,
     steps_per_token: f64,
+    trust: Trust,
 }
+
+/// Bits of an `f32`: what was held of what was remembered; not a number before anyone told.
+#[derive(Debug)]
+struct Trust(AtomicU32);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry(u64);
@@ -108,6 +118,7 @@ impl Prefixes {
                 tokens: AtomicU64::new(0),
                 capacity_tokens: *capacity,
                 steps_per_token: LIFE as f64 / (*capacity).max(1) as f64,
+                trust: Trust::new(),
             })
         };
         let bucket = |_| Bucket([const { AtomicU64::new(0) }; WAYS]);
@@ -117,6 +128,7 @@ impl Prefixes {
                 .collect(),
             clocks: capacities.iter().map(clock).collect(),
             swept: CachePadded::new(AtomicUsize::new(0)),
+            trust: CachePadded::new(Trust::new()),
             salt,
         }
     }
@@ -160,6 +172,22 @@ impl Prefixes {
             }
         }
         self.sweep(now);
+    }
+
+    /// `engine` said how much it held of a prompt of which so much was remembered.
+    pub fn told(&self, engine: EngineId, remembered: u64, held: u64) {
+        let own = self.clocks.get(engine.index()).map(|clock| &clock.trust);
+        if let Some(own) = own.filter(|_| remembered > 0) {
+            let share = held.min(remembered) as f64 / remembered as f64;
+            own.learn(share as f32);
+            self.trust.learn(share as f32);
+        }
+    }
+
+    /// What it holds of what is remembered, as a part of 1; `None` before any engine told.
+    pub fn trust(&self, engine: EngineId) -> Option<f64> {
+        let own = self.clocks.get(engine.index())?.trust.share();
+        own.or_else(|| self.trust.share())
     }
 
     /// The engine was seen dead: its cache is gone.
@@ -250,6 +278,29 @@ impl Prefixes {
 
     fn bucket(&self, hash: u64) -> &Bucket {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
+    }
+}
+
+impl Trust {
+    fn new() -> Self {
+        Trust(AtomicU32::new(f32::NAN.to_bits()))
+    }
+
+    fn share(&self) -> Option<f64> {
+        let share = f32::from_bits(self.0.load(Relaxed));
+        (!share.is_nan()).then_some(f64::from(share))
+    }
+
+    /// Two at once may lose one of them: it is an average.
+    fn learn(&self, share: f32) {
+        const ALPHA: f32 = 0.2;
+        let old = f32::from_bits(self.0.load(Relaxed));
+        let new = if old.is_nan() {
+            share
+        } else {
+            old + ALPHA * (share - old)
+        };
+        self.0.store(new.to_bits(), Relaxed);
     }
 }
 

@@ -20,7 +20,9 @@ struct Sim {
     engines: Vec<Engine>,
     /// Being read: until when, by number.
     reading: BinaryHeap<Reverse<(Instant, usize)>>,
-    asked: Vec<Option<Asking>>,
+    asked: Vec<Option<(Asking, EngineId, u64)>>,
+    /// Engines say how much they held.
+    tells: bool,
     seen: Seen,
 }
 
@@ -51,6 +53,7 @@ impl Sim {
             engines: (0..engines).map(engine).collect(),
             reading: BinaryHeap::new(),
             asked: Vec::new(),
+            tells: true,
             seen: Seen::default(),
         }
     }
@@ -79,14 +82,14 @@ impl Sim {
         engine.free_at = engine.free_at.max(now) + Duration::from_secs_f64(seconds);
         engine.prompts += 1;
         self.seen.prompt_tokens += ids.len() as u64;
-        self.seen.believed_tokens += asking.exchange.believed_tokens;
+        self.seen.believed_tokens += shard.fleet()[prefill.index()].cached_tokens;
         self.seen.cached_tokens += cached;
         self.seen
             .waits
             .push(engine.free_at.since(now).as_secs_f64());
         self.reading
             .push(Reverse((engine.free_at, self.asked.len())));
-        self.asked.push(Some(asking));
+        self.asked.push(Some((asking, prefill, cached)));
         prefill.index()
     }
 
@@ -96,9 +99,10 @@ impl Sim {
             self.reading.peek().copied().filter(|r| r.0.0 <= now)
         {
             self.reading.pop();
-            let mut asking = self.asked[number].take().expect("it ends once");
+            let (mut asking, engine, cached) = self.asked[number].take().expect("it ends once");
             let shard = &mut self.router.shards[0];
             asking.with(shard, at, |exchange, cx| {
+                exchange.compare_belief(cx, engine, self.tells.then_some(cached));
                 exchange.release_attempt(cx);
                 exchange.give_prefix(cx);
             });
@@ -205,8 +209,9 @@ fn many_users_of_a_few_long_fronts_find_them() {
 fn a_crowd_on_one_prompt_spreads() {
     let mut sim = Sim::new(4, 4, "price", 400_000);
     let prompt = ids(1, 16_000);
-    // Long known to one engine.
+    // Long known to one engine, which has told.
     sim.ask(0, &prompt, at(0.0));
+    sim.ask(0, &prompt, at(30.0));
     // A cold reading takes about a second, a warm one 10 ms: 600 within a second and a half.
     for i in 0..600 {
         sim.ask(i % 4, &prompt, at(60.0 + i as f64 * 0.002_5));
@@ -221,10 +226,38 @@ fn a_crowd_on_one_prompt_spreads() {
 
 // proves R-SCH-6
 #[test]
+fn engines_that_do_not_tell_or_keep_nothing_are_not_believed() {
+    // whether they tell, what they keep, what is believed in the end
+    for (tells, cache_tokens, believed) in [
+        (true, 400_000, true),
+        (false, 400_000, false),
+        (true, 0, false),
+    ] {
+        let mut sim = Sim::new(2, 1, "price", 400_000);
+        sim.tells = tells;
+        for engine in &mut sim.engines {
+            engine.cache = PrefixCache::new(cache_tokens, 16);
+        }
+        for i in 0..4 {
+            sim.ask(0, &ids(1, 8_000), at(10.0 * f64::from(i)));
+        }
+        let before = sim.seen.believed_tokens;
+        sim.ask(0, &ids(1, 8_000), at(50.0));
+        assert_eq!(
+            sim.seen.believed_tokens > before,
+            believed,
+            "{tells} {cache_tokens}"
+        );
+    }
+}
+
+// proves R-SCH-6
+#[test]
 fn an_engine_that_died_is_no_home() {
     let mut sim = Sim::new(2, 1, "price", 400_000);
     let prompt = ids(1, 8_000);
     let home = sim.ask(0, &prompt, at(0.0));
+    assert_eq!(sim.ask(0, &prompt, at(5.0)), home);
     assert_eq!(sim.ask(0, &prompt, at(10.0)), home);
     let shared = sim.router.shards[0].shared.clone();
     let other = 1 - home;

@@ -136,6 +136,32 @@ fn an_engine_that_died_holds_nothing() {
 
 // proves R-SCH-6
 #[test]
+fn engines_are_trusted_as_far_as_they_told() {
+    let t = table(3);
+    let trust = |e| t.trust(engine(e));
+    // A cold prompt tells nothing.
+    t.told(engine(0), 0, 50);
+    assert_eq!(trust(0), None);
+    t.told(engine(0), 100, 100);
+    assert_eq!((trust(0), trust(1)), (Some(1.0), Some(1.0)));
+    // More than was remembered is no more than all.
+    t.told(engine(0), 100, 900);
+    assert_eq!(trust(0), Some(1.0));
+    for _ in 0..40 {
+        t.told(engine(1), 100, 0);
+    }
+    assert_eq!(trust(0), Some(1.0));
+    assert!(trust(1).unwrap() < 0.01 && trust(2).unwrap() < 0.01);
+    for _ in 0..20 {
+        t.told(engine(1), 100, 100);
+    }
+    assert!(trust(1).unwrap() > 0.95);
+    t.told(engine(9), 100, 100);
+    assert_eq!(trust(9), None);
+}
+
+// proves R-SCH-6
+#[test]
 fn what_is_forgotten_does_not_come_back_when_stamps_come_round() {
     let t = table(1);
     for i in 0..4_000 {
