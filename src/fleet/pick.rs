@@ -25,8 +25,10 @@ pub struct Candidate {
     pub correction: f64,
     /// Seconds added to its price while it is on probation.
     pub penalty_s: f64,
-    /// Leading tokens of the prompt that it is believed to hold.
+    /// Leading tokens of the prompt that it said it would hold: what is promised and charged counts by them.
     pub cached_tokens: u64,
+    /// Those that it may hold. Where it was never told whether it does, they rank engines and no more.
+    pub remembered_tokens: u64,
 }
 
 /// Engines that this request may not use, or would rather not.
@@ -209,7 +211,7 @@ impl Rank {
         let Rank::Price(ask) = self else {
             return self.decode_cost(engines, c);
         };
-        let of = |curves| price::prefill_s(curves, &c.load, &ask, c.cached_tokens, c.penalty_s);
+        let of = |curves| price::prefill_s(curves, &c.load, &ask, c.remembered_tokens, c.penalty_s);
         Cost::new(c, false, c.curves.as_ref().map_or(f64::MAX, of))
     }
 
@@ -219,7 +221,7 @@ impl Rank {
             return self.decode_cost(engines, c);
         };
         let of = |curves| {
-            let read = price::prefill_s(curves, &c.load, &ask, c.cached_tokens, c.penalty_s);
+            let read = price::prefill_s(curves, &c.load, &ask, c.remembered_tokens, c.penalty_s);
             let (unserved, write) = price::decode_s(curves, &c.load, &ask, c.correction);
             (unserved, read + write)
         };
@@ -286,6 +288,7 @@ mod tests {
                     correction: 1.0,
                     penalty_s: 0.0,
                     cached_tokens: 0,
+                    remembered_tokens: 0,
                 }
             })
             .collect()
@@ -390,7 +393,7 @@ mod tests {
                 }
                 let first = f.len() - 2;
                 let second = &mut f[first + 1];
-                second.cached_tokens = held;
+                second.remembered_tokens = held;
                 second.load.backlog_s = backlog_s;
                 second.load.residents = residents;
                 let want = one((first + want) as u16);
@@ -422,7 +425,7 @@ mod tests {
             for c in &mut f {
                 c.curves = Some(curves);
             }
-            f[1].cached_tokens = held;
+            f[1].remembered_tokens = held;
             f[1].load.backlog_s = backlog_s;
             let got = place(&f, &Avoid::default(), Rank::Price(ask));
             assert_eq!(got, two(want, 2), "{held} {backlog_s}");

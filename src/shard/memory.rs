@@ -51,9 +51,10 @@ impl Shard {
             let tokens = prefix.tokens(blocks, prompt_tokens, engine.chars_per_token);
             // Where a leg does both halves, no answer tells, and none is waited for.
             let never_tells = candidate.role == Role::Both || engine.dialect == Dialect::Openai;
-            let untold = if never_tells { 1.0 } else { 0.0 };
-            let trust = prefixes.trust(candidate.id).unwrap_or(untold);
-            candidate.cached_tokens = (tokens as f64 * trust) as u64;
+            let trust = prefixes.trust(candidate.id);
+            let told = |untold| (tokens as f64 * trust.unwrap_or(untold)) as u64;
+            candidate.remembered_tokens = told(1.0);
+            candidate.cached_tokens = told(if never_tells { 1.0 } else { 0.0 });
         }
     }
 

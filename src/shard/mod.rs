@@ -154,6 +154,7 @@ impl Shard {
             candidate.load = line.load(now);
             candidate.correction = line.correction();
             candidate.cached_tokens = 0;
+            candidate.remembered_tokens = 0;
             candidate.penalty_s = if line.is_on_probation() {
                 penalty_s
             } else {
@@ -376,6 +377,7 @@ fn candidates(snapshot: &Snapshot) -> Vec<Candidate> {
         correction: 1.0,
         penalty_s: 0.0,
         cached_tokens: 0,
+        remembered_tokens: 0,
     };
     snapshot.engines.iter().map(candidate).collect()
 }
