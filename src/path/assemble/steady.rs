@@ -1,7 +1,8 @@
 //! The short way of a stream's ordinary events: all but a text and its ids is the same as in the event before, and was merged with it.
 //!
 //! Merging an event again changes nothing but what is joined: its strings, its ids, log probabilities and calls. So where an event has
-//! no log probabilities and no calls, the next one that differs in its text and its ids alone adds these two and nothing else. Owns where they go.
+//! no log probabilities and no calls, the next one that differs in its text and its ids alone adds these two and nothing else. Owns
+//! where they go.
 //!
 //! Invariant: what [`Assembly::add`] leaves is what merging the whole event would have left.
 
