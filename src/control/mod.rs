@@ -7,11 +7,15 @@
 
 pub mod admin;
 
+pub mod generation;
+
 pub mod judge;
 
 pub mod monitor;
 
 pub mod port;
+
+mod reach;
 
 pub mod resolve;
 
@@ -25,6 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsConnector;
 
 use crate::base::limits;
 use crate::base::units::Dialect;
@@ -44,6 +49,7 @@ pub struct Shared {
     pub snapshot: Arc<Snapshot>,
     pub state: Arc<shard::Shared>,
     pub shards: Vec<ShardFacts>,
+    pub digests: generation::Matches,
 }
 
 /// A shard as control needs it.
@@ -57,6 +63,21 @@ pub struct ShardFacts {
 }
 
 impl Shared {
+    pub fn new(
+        router_id: String,
+        snapshot: &Arc<Snapshot>,
+        state: &Arc<shard::Shared>,
+        shards: Vec<ShardFacts>,
+    ) -> Shared {
+        Shared {
+            router_id,
+            snapshot: snapshot.clone(),
+            state: state.clone(),
+            shards,
+            digests: generation::Matches::new(snapshot.engines.len()),
+        }
+    }
+
     /// What `/health` and `/ready` say; allocates nothing.
     pub fn health(&self) -> HealthView<'_> {
         let engine = |e: &topology::EngineView| (e.role, e.pin, self.state.board.line(e.id).into());
@@ -82,7 +103,7 @@ impl Shared {
     pub fn picture(&self, uptime: Duration) -> Picture<'_> {
         let health = self.health();
         let fleet = &self.snapshot.fleet;
-        let engine = |e| engine_view(e, &self.state);
+        let engine = |e| engine_view(e, self);
         Picture {
             version: env!("CARGO_PKG_VERSION"),
             router_id: &self.router_id,
@@ -281,7 +302,10 @@ async fn run(
         Err(e) => return drop(up.send(Err(e))),
     };
     let _ = up.send(Ok(()));
-    let watching = tokio::spawn(monitor::run(shared.clone(), settings.tls));
+    let tls = settings.tls.map(TlsConnector::from);
+    let pulses = Arc::new(generation::Pulses::new(shared.snapshot.engines.len()));
+    let watching = tokio::spawn(monitor::run(shared.clone(), tls.clone(), pulses.clone()));
+    let comparing = tokio::spawn(generation::run(shared.clone(), tls, pulses));
     let naming = tokio::spawn(resolve::run(shared.clone(), settings.names));
     if let Some(caught) = caught {
         tokio::spawn(signals::run(
@@ -303,6 +327,7 @@ async fn run(
         }
     }
     watching.abort();
+    comparing.abort();
     naming.abort();
     if let Some(serving) = serving {
         let _ = serving.await;
@@ -323,14 +348,17 @@ fn prepare(
     Ok((listener, caught))
 }
 
-fn engine_view<'a>(engine: &'a topology::EngineView, state: &shard::Shared) -> EngineView<'a> {
+fn engine_view<'a>(engine: &'a topology::EngineView, shared: &Shared) -> EngineView<'a> {
+    let state = &shared.state;
     let line = state.board.line(engine.id);
     let judged = state.learned.judged(engine.id);
+    let profile = engine.profile.as_ref();
     EngineView {
         iid: &engine.iid,
         role: engine.role,
         pinned: engine.pin,
         line: line.into(),
+        digest: profile.map(|_| shared.digests.of(engine.id)),
         pace: Pace {
             correction: line.correction(),
             samples: state.learned.heard(engine.id).samples,
