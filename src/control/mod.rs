@@ -23,6 +23,8 @@ pub mod serve;
 
 pub mod signals;
 
+mod view;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -37,11 +39,9 @@ use crate::config::checked::{Admission, Fleet};
 use crate::config::topology::{self, Snapshot};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
-use crate::metrics::picture::{
-    AdmissionMode, EngineView, Length, Pace, Picture, Room, ShardView, TokenAccounting,
-};
+use crate::metrics::picture::{AdmissionMode, Picture, ShardView};
 use crate::metrics::standing::{self, Answer, HealthView};
-use crate::shard::{self, ControlRequest, gate};
+use crate::shard::{self, ControlRequest};
 
 /// What control reads of the router, and the few flags of it that it writes. Built once at start, shared by `Arc`.
 pub struct Shared {
@@ -103,19 +103,19 @@ impl Shared {
     pub fn picture(&self, uptime: Duration) -> Picture<'_> {
         let health = self.health();
         let fleet = &self.snapshot.fleet;
-        let engine = |e| engine_view(e, self);
+        let engine = |e| view::engine(e, self);
         Picture {
             version: env!("CARGO_PKG_VERSION"),
             router_id: &self.router_id,
             uptime,
             models: self.models().collect(),
-            token_accounting: token_accounting(fleet),
+            token_accounting: view::token_accounting(fleet),
             mode: match fleet.serving.admission {
                 Admission::Predictive => AdmissionMode::Predictive,
                 Admission::Open => AdmissionMode::Open,
             },
-            seats: room(&self.state.seats),
-            retained: room(&self.state.retained),
+            seats: view::room(&self.state.seats),
+            retained: view::room(&self.state.retained),
             queue_limit: fleet.serving.queue_capacity as u64,
             standing: health.standing,
             why: health.why,
@@ -123,7 +123,7 @@ impl Shared {
             holder: health.holder,
             one_leg: self.one_leg(),
             engines: self.snapshot.engines.iter().map(engine).collect(),
-            lengths: self.state.learned.lengths().map(length_view).collect(),
+            lengths: self.state.learned.lengths().map(view::length).collect(),
             shards: self.shards.iter().map(ShardFacts::view).collect(),
             totals: Counts::default(),
             times: Times::default(),
@@ -346,53 +346,6 @@ fn prepare(
     let listener = listener.map(adopt).transpose()?;
     let caught = catch.then(signals::Caught::new).transpose()?;
     Ok((listener, caught))
-}
-
-fn engine_view<'a>(engine: &'a topology::EngineView, shared: &Shared) -> EngineView<'a> {
-    let state = &shared.state;
-    let line = state.board.line(engine.id);
-    let judged = state.learned.judged(engine.id);
-    let profile = engine.profile.as_ref();
-    EngineView {
-        iid: &engine.iid,
-        role: engine.role,
-        pinned: engine.pin,
-        line: line.into(),
-        digest: profile.map(|_| shared.digests.of(engine.id)),
-        pace: Pace {
-            correction: line.correction(),
-            samples: state.learned.heard(engine.id).samples,
-            health: judged.health.name(),
-            score: judged.score,
-            baseline: judged.baseline,
-            bad_windows: judged.bad,
-            good_windows: judged.good,
-            window_samples: judged.samples,
-        },
-    }
-}
-
-fn length_view(known: shard::learned::Length) -> Length {
-    Length {
-        prompt_tokens_min: known.prompt_tokens_min,
-        cap_min: known.cap_min,
-        samples: known.samples,
-        median: known.median.map(f64::from),
-    }
-}
-
-fn token_accounting(fleet: &Fleet) -> TokenAccounting {
-    match fleet.engine.dialect {
-        Dialect::Vllm | Dialect::Sglang => TokenAccounting::TokenIds,
-        Dialect::Openai => TokenAccounting::Unavailable,
-    }
-}
-
-fn room(gate: &gate::Gate) -> Room {
-    Room {
-        held: gate.held(),
-        limit: gate.limit(),
-    }
 }
 
 fn named(e: io::Error, what: &str) -> io::Error {
