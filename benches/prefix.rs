@@ -23,10 +23,30 @@ const THREADS: usize = 4;
 
 fn main() {
     hashing();
-    for (name, capacity) in [("8 MiB", 1_000_000), ("32 MiB", 8_000_000)] {
-        table(name, capacity);
+    for (name, capacity) in sizes() {
+        table(name, *capacity);
     }
     contention();
+}
+
+/// `cargo test` runs benches too, without this flag: then one small round each is enough.
+fn is_measured() -> bool {
+    std::env::args().any(|arg| arg == "--bench")
+}
+
+fn say(what: std::fmt::Arguments<'_>) {
+    if is_measured() {
+        println!("{what}");
+    }
+}
+
+/// Tables, and the tokens of each engine's cache.
+fn sizes() -> &'static [(&'static str, u64)] {
+    if is_measured() {
+        &[("8 MiB", 1_000_000), ("32 MiB", 8_000_000)]
+    } else {
+        &[("small", 1_000)]
+    }
 }
 
 fn hashing() {
@@ -57,7 +77,9 @@ fn hashing() {
         });
         let blocks = prefix.blocks().len();
         let rate = (blocks * BLOCK_BYTES) as f64 / ns;
-        println!("{ns:9.0} ns  {rate:5.1} GB/s  hashing {blocks} blocks, {name}");
+        say(format_args!(
+            "{ns:9.0} ns  {rate:5.1} GB/s  hashing {blocks} blocks, {name}"
+        ));
         let ns = best(100, |_| {
             black_box(openai::check(
                 Route::Chat,
@@ -66,7 +88,9 @@ fn hashing() {
             ))
             .ok();
         });
-        println!("{ns:9.0} ns               checking the same body, for comparison");
+        say(format_args!(
+            "{ns:9.0} ns               checking the same body, for comparison"
+        ));
     }
 }
 
@@ -74,7 +98,7 @@ fn hashing() {
 fn table(name: &str, capacity: u64) {
     let table = Prefixes::of(&[capacity; ENGINES], 135.0, Salt::new(&mut Prng::new(1)));
     let mut prng = Prng::new(2);
-    let prompts: Vec<Vec<u64>> = (0..table.bytes() / 16 / BLOCKS)
+    let prompts: Vec<Vec<u64>> = (0..(table.bytes() / 16 / BLOCKS).max(1))
         .map(|_| (0..BLOCKS).map(|_| prng.u64()).collect())
         .collect();
     for (i, prompt) in prompts.iter().enumerate() {
@@ -84,22 +108,30 @@ fn table(name: &str, capacity: u64) {
     let prompt = |i: u32| &prompts[i as usize * 7_919 % prompts.len()];
     let per_block = |ns: f64| ns / BLOCKS as f64;
     let ns = best(300, |i| table.recall(prompt(i), NOW, &mut held));
-    println!("{:9.1} ns  a block, recalled, {name}", per_block(ns));
+    say(format_args!(
+        "{:9.1} ns  a block, recalled, {name}",
+        per_block(ns)
+    ));
     let ns = best(300, |_| table.recall(&prompts[0], NOW, &mut held));
-    println!(
+    say(format_args!(
         "{:9.1} ns  a block, recalled, the same prompt again",
         per_block(ns)
-    );
+    ));
     let unknown: Vec<u64> = (0..BLOCKS).map(|_| prng.u64()).collect();
     let ns = best(300, |i| {
         table.recall(&unknown[i as usize % (BLOCKS - 8)..], NOW, &mut held);
     });
-    println!("{ns:9.1} ns  a prompt that nobody holds, {name}");
+    say(format_args!(
+        "{ns:9.1} ns  a prompt that nobody holds, {name}"
+    ));
     let ns = best(300, |i| {
         let fresh = prompt(i);
         table.record(EngineId((i % 64) as u16), fresh, 0, NOW);
     });
-    println!("{:9.1} ns  a block, recorded, {name}", per_block(ns));
+    say(format_args!(
+        "{:9.1} ns  a block, recorded, {name}",
+        per_block(ns)
+    ));
 }
 
 /// One prompt that everybody reads and records, and prompts of each thread's own.
@@ -133,7 +165,9 @@ fn contention() {
             });
             // The best round is one in which the others did not run.
             let ns = rounds[rounds.len() / 2] / BLOCKS as f64;
-            println!("{ns:9.1} ns  a block, recalled and recorded, {others} other threads, median");
+            say(format_args!(
+                "{ns:9.1} ns  a block, recalled and recorded, {others} other threads, median"
+            ));
             stop.store(true, Ordering::Relaxed);
         });
     }
@@ -146,12 +180,17 @@ fn best(calls: u32, call: impl FnMut(u32)) -> f64 {
 /// Nanoseconds a call, by round, the best first. Calls are numbered through.
 #[expect(clippy::disallowed_methods, reason = "a bench measures time")]
 fn rounds(calls: u32, mut call: impl FnMut(u32)) -> Vec<f64> {
+    let (rounds, calls) = if is_measured() {
+        (ROUNDS, calls)
+    } else {
+        (1, 2)
+    };
     let round = |number: u32| {
         let begun = time::Instant::now();
         (number * calls..(number + 1) * calls).for_each(&mut call);
         begun.elapsed().as_secs_f64() * 1e9 / f64::from(calls)
     };
-    let mut rounds: Vec<f64> = (0..ROUNDS).map(round).collect();
+    let mut rounds: Vec<f64> = (0..rounds).map(round).collect();
     rounds.sort_by(f64::total_cmp);
     rounds
 }

@@ -80,16 +80,8 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     };
     let roots = roots(&snapshot)?;
     let settings = settings(&snapshot.fleet, roots.as_ref(), plan.signals, way_down)?;
-    let control = control::start(
-        Arc::new(control::Shared {
-            router_id,
-            snapshot: snapshot.clone(),
-            state: shared.clone(),
-            shards: facts.clone(),
-        }),
-        settings,
-    )
-    .map_err(Failure::failed)?;
+    let control = control::Shared::new(router_id, &snapshot, &shared, facts.clone());
+    let control = control::start(Arc::new(control), settings).map_err(Failure::failed)?;
     let port: Arc<dyn ControlPort> =
         Arc::new(Port::new(control.asker(), mail.clone(), snapshot.clone()));
 

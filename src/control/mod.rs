@@ -7,11 +7,15 @@
 
 pub mod admin;
 
+pub mod generation;
+
 pub mod judge;
 
 pub mod monitor;
 
 pub mod port;
+
+mod reach;
 
 pub mod resolve;
 
@@ -19,12 +23,15 @@ pub mod serve;
 
 pub mod signals;
 
+mod view;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsConnector;
 
 use crate::base::limits;
 use crate::base::units::Dialect;
@@ -32,11 +39,9 @@ use crate::config::checked::{Admission, Fleet};
 use crate::config::topology::{self, Snapshot};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
-use crate::metrics::picture::{
-    AdmissionMode, EngineView, Length, Pace, Picture, Room, ShardView, TokenAccounting,
-};
+use crate::metrics::picture::{AdmissionMode, Picture, ShardView};
 use crate::metrics::standing::{self, Answer, HealthView};
-use crate::shard::{self, ControlRequest, gate};
+use crate::shard::{self, ControlRequest};
 
 /// What control reads of the router, and the few flags of it that it writes. Built once at start, shared by `Arc`.
 pub struct Shared {
@@ -44,6 +49,7 @@ pub struct Shared {
     pub snapshot: Arc<Snapshot>,
     pub state: Arc<shard::Shared>,
     pub shards: Vec<ShardFacts>,
+    pub digests: generation::Matches,
 }
 
 /// A shard as control needs it.
@@ -57,6 +63,21 @@ pub struct ShardFacts {
 }
 
 impl Shared {
+    pub fn new(
+        router_id: String,
+        snapshot: &Arc<Snapshot>,
+        state: &Arc<shard::Shared>,
+        shards: Vec<ShardFacts>,
+    ) -> Shared {
+        Shared {
+            router_id,
+            snapshot: snapshot.clone(),
+            state: state.clone(),
+            shards,
+            digests: generation::Matches::new(snapshot.engines.len()),
+        }
+    }
+
     /// What `/health` and `/ready` say; allocates nothing.
     pub fn health(&self) -> HealthView<'_> {
         let engine = |e: &topology::EngineView| (e.role, e.pin, self.state.board.line(e.id).into());
@@ -82,19 +103,19 @@ impl Shared {
     pub fn picture(&self, uptime: Duration) -> Picture<'_> {
         let health = self.health();
         let fleet = &self.snapshot.fleet;
-        let engine = |e| engine_view(e, &self.state);
+        let engine = |e| view::engine(e, self);
         Picture {
             version: env!("CARGO_PKG_VERSION"),
             router_id: &self.router_id,
             uptime,
             models: self.models().collect(),
-            token_accounting: token_accounting(fleet),
+            token_accounting: view::token_accounting(fleet),
             mode: match fleet.serving.admission {
                 Admission::Predictive => AdmissionMode::Predictive,
                 Admission::Open => AdmissionMode::Open,
             },
-            seats: room(&self.state.seats),
-            retained: room(&self.state.retained),
+            seats: view::room(&self.state.seats),
+            retained: view::room(&self.state.retained),
             queue_limit: fleet.serving.queue_capacity as u64,
             standing: health.standing,
             why: health.why,
@@ -102,7 +123,7 @@ impl Shared {
             holder: health.holder,
             one_leg: self.one_leg(),
             engines: self.snapshot.engines.iter().map(engine).collect(),
-            lengths: self.state.learned.lengths().map(length_view).collect(),
+            lengths: self.state.learned.lengths().map(view::length).collect(),
             shards: self.shards.iter().map(ShardFacts::view).collect(),
             totals: Counts::default(),
             times: Times::default(),
@@ -281,7 +302,10 @@ async fn run(
         Err(e) => return drop(up.send(Err(e))),
     };
     let _ = up.send(Ok(()));
-    let watching = tokio::spawn(monitor::run(shared.clone(), settings.tls));
+    let tls = settings.tls.map(TlsConnector::from);
+    let pulses = Arc::new(generation::Pulses::new(shared.snapshot.engines.len()));
+    let watching = tokio::spawn(monitor::run(shared.clone(), tls.clone(), pulses.clone()));
+    let comparing = tokio::spawn(generation::run(shared.clone(), tls, pulses));
     let naming = tokio::spawn(resolve::run(shared.clone(), settings.names));
     if let Some(caught) = caught {
         tokio::spawn(signals::run(
@@ -303,6 +327,7 @@ async fn run(
         }
     }
     watching.abort();
+    comparing.abort();
     naming.abort();
     if let Some(serving) = serving {
         let _ = serving.await;
@@ -321,50 +346,6 @@ fn prepare(
     let listener = listener.map(adopt).transpose()?;
     let caught = catch.then(signals::Caught::new).transpose()?;
     Ok((listener, caught))
-}
-
-fn engine_view<'a>(engine: &'a topology::EngineView, state: &shard::Shared) -> EngineView<'a> {
-    let line = state.board.line(engine.id);
-    let judged = state.learned.judged(engine.id);
-    EngineView {
-        iid: &engine.iid,
-        role: engine.role,
-        pinned: engine.pin,
-        line: line.into(),
-        pace: Pace {
-            correction: line.correction(),
-            samples: state.learned.heard(engine.id).samples,
-            health: judged.health.name(),
-            score: judged.score,
-            baseline: judged.baseline,
-            bad_windows: judged.bad,
-            good_windows: judged.good,
-            window_samples: judged.samples,
-        },
-    }
-}
-
-fn length_view(known: shard::learned::Length) -> Length {
-    Length {
-        prompt_tokens_min: known.prompt_tokens_min,
-        cap_min: known.cap_min,
-        samples: known.samples,
-        median: known.median.map(f64::from),
-    }
-}
-
-fn token_accounting(fleet: &Fleet) -> TokenAccounting {
-    match fleet.engine.dialect {
-        Dialect::Vllm | Dialect::Sglang => TokenAccounting::TokenIds,
-        Dialect::Openai => TokenAccounting::Unavailable,
-    }
-}
-
-fn room(gate: &gate::Gate) -> Room {
-    Room {
-        held: gate.held(),
-        limit: gate.limit(),
-    }
 }
 
 fn named(e: io::Error, what: &str) -> io::Error {

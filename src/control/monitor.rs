@@ -4,29 +4,18 @@
 //! A single miss means little (a busy engine answers late while it generates well), so only a run of misses takes an
 //! engine out, and one success brings it back. Breakers weigh other evidence and are not this file's.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Empty;
-use hyper::Request;
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, HOST, USER_AGENT};
-use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::Shared;
+use super::generation::Pulses;
 use super::judge::Judge;
-use super::port::shown;
+use super::reach::{Miss, Question};
 use crate::config::topology::EngineView;
 
 /// The rule. Engines count as live until they miss.
@@ -35,6 +24,17 @@ pub struct Liveness {
     every: u32,
     misses_max: u32,
     engines: Vec<Seen>,
+}
+
+/// What an answer, or none, changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The live flag is set.
+    Live,
+    /// The live flag is cleared.
+    Dead,
+    /// It answers again, after too few misses to count as dead: it may have been restarted all the same.
+    Back,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,54 +62,28 @@ impl Liveness {
         self.every != 0 && pass.is_multiple_of(u64::from(self.every))
     }
 
-    /// Takes one engine's answer; `Some` when its live flag changes, and to what.
-    pub fn observe(&mut self, engine: usize, answered: bool) -> Option<bool> {
+    /// Takes one engine's answer; `Some` when that is news.
+    pub fn observe(&mut self, engine: usize, answered: bool) -> Option<News> {
         let seen = self.engines.get_mut(engine)?;
+        let missed = seen.misses > 0;
         seen.misses = if answered {
             0
         } else {
             seen.misses.saturating_add(1)
         };
         let live = answered || (seen.live && seen.misses < self.misses_max);
-        (live != std::mem::replace(&mut seen.live, live)).then_some(live)
-    }
-}
-
-/// Why an engine counts as not answering.
-#[derive(Debug)]
-pub enum Miss {
-    /// Its name led nowhere.
-    Unresolved,
-    /// Its host or prefix does not fit a request head.
-    Url,
-    Connect(io::Error),
-    /// Connected, and no TLS came of it.
-    Tls(io::Error),
-    /// Nothing within the bound.
-    Late,
-    /// An answer other than 2xx.
-    Status(u16),
-    /// Not HTTP, or cut.
-    Wire(hyper::Error),
-}
-
-impl fmt::Display for Miss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Miss::Unresolved => f.write_str("no address"),
-            Miss::Url => f.write_str("unusable url"),
-            Miss::Connect(e) => write!(f, "connect: {e}"),
-            Miss::Tls(e) => write!(f, "TLS: {}", shown(&e.to_string())),
-            Miss::Late => f.write_str("no answer in time"),
-            Miss::Status(status) => write!(f, "status {status}"),
-            Miss::Wire(e) => write!(f, "bad answer: {e}"),
+        let was_live = std::mem::replace(&mut seen.live, live);
+        match (was_live, live) {
+            (false, true) => Some(News::Live),
+            (true, false) => Some(News::Dead),
+            (true, true) if answered && missed => Some(News::Back),
+            _ => None,
         }
     }
 }
 
 /// Passes for the life of the thread.
-pub async fn run(shared: Arc<Shared>, tls: Option<Arc<ClientConfig>>) {
-    let tls = tls.map(TlsConnector::from);
+pub async fn run(shared: Arc<Shared>, tls: Option<TlsConnector>, pulses: Arc<Pulses>) {
     let fleet = &shared.snapshot.fleet;
     let rules = &fleet.recovery;
     let board = &shared.state.board;
@@ -127,20 +101,25 @@ pub async fn run(shared: Arc<Shared>, tls: Option<Arc<ClientConfig>>) {
         let tick = ticks.tick().await;
         judge.pass(&shared, tick.duration_since(began));
         if liveness.due(pass) {
-            health_pass(&shared, &tls, &mut liveness).await;
+            health_pass(&shared, &tls, &mut liveness, &pulses).await;
         }
     }
 }
 
 /// Asks every engine, then sets the flags that change.
-async fn health_pass(shared: &Shared, tls: &Option<TlsConnector>, liveness: &mut Liveness) {
+async fn health_pass(
+    shared: &Shared,
+    tls: &Option<TlsConnector>,
+    liveness: &mut Liveness,
+    pulses: &Pulses,
+) {
     let limit = shared.snapshot.fleet.engine.health_timeout;
     let mut probes = JoinSet::new();
     for engine in shared.snapshot.engines.iter() {
         let addresses = shared.state.addresses.of(engine.id);
         let (engine, tls) = (engine.clone(), tls.clone());
         probes.spawn(async move {
-            let asked = timeout(limit, probe(&engine, &addresses, tls)).await;
+            let asked = timeout(limit, probe(&engine, &addresses, tls.as_ref())).await;
             (engine.id, asked.unwrap_or(Err(Miss::Late)))
         });
     }
@@ -148,98 +127,62 @@ async fn health_pass(shared: &Shared, tls: &Option<TlsConnector>, liveness: &mut
         let Ok((id, result)) = probed else { continue };
         let iid = shared.snapshot.engine(id).map(|e| e.iid.as_str());
         let line = shared.state.board.line(id);
-        match (liveness.observe(id.index(), result.is_ok()), result) {
-            (Some(true), _) => {
+        let news = liveness.observe(id.index(), result.is_ok());
+        if let Some(news) = news {
+            pulses.tell(id, news);
+        }
+        match (news, result) {
+            (Some(News::Live), _) => {
                 line.set_live(true);
                 tracing::info!(iid, "engine is live again");
             }
-            (Some(false), Err(miss)) => {
+            (Some(News::Dead), Err(miss)) => {
                 line.set_live(false);
                 if let Some(prefixes) = &shared.state.prefixes {
                     prefixes.forget(id);
                 }
                 tracing::warn!(iid, %miss, "engine is not live");
             }
-            (None, Err(miss)) => tracing::debug!(iid, %miss, "health probe missed"),
+            (_, Err(miss)) => tracing::debug!(iid, %miss, "health probe missed"),
             (_, Ok(())) => (),
         }
     }
 }
 
-/// One question, on the first address that takes a connection. The caller bounds the time.
+/// The caller bounds the time.
 async fn probe(
     engine: &EngineView,
     addresses: &[SocketAddr],
-    tls: Option<TlsConnector>,
+    tls: Option<&TlsConnector>,
 ) -> Result<(), Miss> {
-    let stream = connect(addresses).await?;
-    if !engine.tls {
-        return ask(engine, stream).await;
-    }
-    let wrong = |why: &str| Miss::Tls(io::Error::other(why));
-    let tls = tls.ok_or_else(|| wrong("it is not set up"))?;
-    let name = ServerName::try_from(engine.host.clone());
-    let name = name.map_err(|_| wrong("no certificate has such a name"))?;
-    ask(engine, tls.connect(name, stream).await.map_err(Miss::Tls)?).await
-}
-
-async fn ask<S>(engine: &EngineView, stream: S) -> Result<(), Miss>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::Builder::new()
-        .max_buf_size(HEAD_BYTES_MAX)
-        .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
-        .await
-        .map_err(Miss::Wire)?;
-    let request = Request::get(format!("{}/health", engine.prefix))
-        .header(HOST, engine.authority.as_str())
-        .header(USER_AGENT, concat!("narwhal/", env!("CARGO_PKG_VERSION")))
-        .header(ACCEPT, "*/*")
-        .body(Empty::new())
-        .map_err(|_| Miss::Url)?;
-    // The connection moves the bytes; it ends with this function, the body unread.
-    let answer = tokio::select! {
-        answer = sender.send_request(request) => answer.map_err(Miss::Wire)?,
-        Err(e) = connection => return Err(Miss::Wire(e)),
+    let question = Question {
+        engine,
+        path: "/health",
+        key: None,
+        body_bytes_max: 0,
     };
-    let status = answer.status();
-    if status.is_success() {
-        Ok(())
-    } else {
-        Err(Miss::Status(status.as_u16()))
+    match question.ask(addresses, tls).await?.status {
+        200..=299 => Ok(()),
+        status => Err(Miss::Status(status)),
     }
-}
-
-async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Miss> {
-    let mut miss = Miss::Unresolved;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(e) => miss = Miss::Connect(e),
-        }
-    }
-    Err(miss)
 }
 
 /// An interval of zero would spin.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// An engine's answer head; hyper's own minimum.
-const HEAD_BYTES_MAX: usize = 8_192;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Rows: misses allowed, answers (`.` ok, `x` miss), live flag after each (`l` or `d`).
+    /// Rows: misses allowed, answers (`.` ok, `x` miss), live flag after each (`l` or `d`; `b` when back after misses).
     // proves R-CTL-1
     #[test]
     fn runs_of_misses_take_out_and_a_success_brings_back() {
         let rows = [
             (1, "..x.x", "lldld"),
-            (2, "x.x.xx", "llllld"),
-            (2, "xxx.x", "lddll"),
-            (3, "xx.xxx.", "llllldl"),
+            (2, "x.x.xx", "lblbld"),
+            (2, "xxx.x.", "lddllb"),
+            (3, "xx..xxx.", "llbllldl"),
             (0, "x.", "dl"),
         ];
         for (misses, answers, want) in rows {
@@ -249,10 +192,14 @@ mod tests {
                 .chars()
                 .map(|c| {
                     let before = flag;
-                    if let Some(live) = rule.observe(0, c == '.') {
-                        flag = live;
-                        assert_ne!(before, flag, "changes only are told");
-                    }
+                    let news = rule.observe(0, c == '.');
+                    flag = match news {
+                        Some(News::Live) => true,
+                        Some(News::Dead) => false,
+                        Some(News::Back) => return 'b',
+                        None => return if flag { 'l' } else { 'd' },
+                    };
+                    assert_ne!(before, flag, "changes only are told");
                     if flag { 'l' } else { 'd' }
                 })
                 .collect();
@@ -273,7 +220,7 @@ mod tests {
         assert_eq!(rule.observe(0, false), None, "out at the start stays out");
         assert_eq!(
             (rule.observe(0, true), rule.observe(9, true)),
-            (Some(true), None)
+            (Some(News::Live), None)
         );
     }
 }

@@ -41,12 +41,12 @@ fn shared(engines: &[(&str, &str, String)], liveness_every: u32) -> Arc<Shared> 
         node: None,
         driver: "epoll",
     };
-    Arc::new(Shared {
-        router_id: "r1".into(),
-        snapshot: Arc::new(snapshot),
-        state: Arc::new(state),
-        shards: vec![shard(), shard()],
-    })
+    Arc::new(Shared::new(
+        "r1".into(),
+        &Arc::new(snapshot),
+        &Arc::new(state),
+        vec![shard(), shard()],
+    ))
 }
 
 /// Two engines that nobody probes.

@@ -114,6 +114,7 @@ metrics! {
     EJECTED = "narwhal_ejected" Gauge "0 or 1" ["iid"] "Its breaker is open.";
     PROBATION = "narwhal_probation" Gauge "0 or 1" ["iid"] "It was slow of late: new work goes there at a price.";
     EVICTED = "narwhal_evicted" Gauge "0 or 1" ["iid"] "It was slow for so long that no new work goes there.";
+    PROFILE_DIGEST = "narwhal_profile_digest" Gauge "0 or 1" ["iid", "digest"] "1 at how the engine compares with its profile's digest; none without a profile.";
     ENGINES_AVAILABLE = "narwhal_engines_available" Gauge "engines" [] "Live, not ejected and not evicted.";
 
     DECODE_CORRECTION = "narwhal_decode_correction" Gauge "of the profile" ["iid"] "Live / profiled interval between tokens, as prices use it.";

@@ -26,6 +26,16 @@ words! {
     }
 }
 
+words! {
+    /// Whether an engine still is what its profile was measured on, by the profile's `generation_digest`.
+    DigestMatch {
+        Match = "match",
+        Mismatch = "mismatch",
+        /// The profile has no digest, or the engine could not be asked.
+        Unknown = "unknown",
+    }
+}
+
 /// One moment of the router.
 #[derive(Clone, Debug)]
 pub struct Picture<'a> {
@@ -67,6 +77,8 @@ pub struct EngineView<'a> {
     pub role: Role,
     pub pinned: bool,
     pub line: EngineLine,
+    /// `None` without a profile.
+    pub digest: Option<DigestMatch>,
     pub pace: Pace,
 }
 
@@ -184,6 +196,7 @@ pub(crate) fn sample() -> Picture<'static> {
             evicted: ejected,
             on_probation: !ejected,
         },
+        digest: (!ejected).then_some(DigestMatch::Mismatch),
         pace: Pace {
             correction: 1.25,
             samples: 40,

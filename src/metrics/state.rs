@@ -194,6 +194,7 @@ fn health(p: &Picture<'_>) -> Value {
                 "pin": e.pinned,
                 "live": e.line.live,
                 "ejected": e.line.ejected,
+                "profile": e.digest.map(|digest| json!({"digest": digest.name()})),
             })
         })
         .collect();
@@ -335,7 +336,13 @@ mod tests {
             state["resident"]["e0"],
             json!({"prefill": 2, "decode": 0, "outstanding_tokens": 100})
         );
-        assert_eq!(state["health"]["available_instances"], 1);
+        let health = &state["health"];
+        assert_eq!(health["available_instances"], 1);
+        let profile = |i: usize| &health["engines"][i]["profile"];
+        assert_eq!(
+            (profile(0), profile(1)),
+            (&json!({"digest": "mismatch"}), &json!(null))
+        );
         let shard = &state["shards"][1];
         assert_eq!(
             (&shard["shard"], &shard["core"], &shard["driver"]),

@@ -8,7 +8,7 @@ use super::histogram::{BOUNDS_NS, Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::names::{self, Kind, Metric};
 use super::outcome::{End, Outcome};
-use super::picture::{Picture, TokenAccounting};
+use super::picture::{DigestMatch, Picture, TokenAccounting};
 use super::standing::Standing;
 
 /// What `/metrics` answers with.
@@ -148,6 +148,13 @@ fn engines(page: &mut Page, p: &Picture<'_>) {
     page.family(&names::PROBATION, probation);
     let evicted = each.map(|e| ([e.iid], u64::from(e.line.evicted)));
     page.family(&names::EVICTED, evicted);
+    let words = DigestMatch::ALL.iter();
+    let digests = p.engines.iter().filter_map(|e| Some((e.iid, e.digest?)));
+    let digests = digests.flat_map(|(iid, digest)| {
+        let words = words.clone();
+        words.map(move |word| ([iid, word.name()], u64::from(*word == digest)))
+    });
+    page.family(&names::PROFILE_DIGEST, digests);
     page.one(&names::ENGINES_AVAILABLE, &[], p.health().available());
 }
 

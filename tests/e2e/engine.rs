@@ -1,7 +1,8 @@
 //! Scripted engines: what a vLLM would answer, and every way in which it may fail.
 //!
 //! Each engine is a listener on a port of its own; each of its connections has a thread. What a leg gets is the next step of the script
-//! under `LEG@ENGINE` or `LEG` (legs: prefill, decode, tokenize, health; engines count from 0), else what an engine says by default.
+//! under `LEG@ENGINE` or `LEG` (legs: prefill, decode, tokenize, health, models, version; engines count from 0), else what an engine says
+//! by default.
 //! A list is used up one step per request, and its last step repeats. A step is a JSON object:
 //!
 //! - `{"default": true}`: the default answer.
@@ -336,6 +337,8 @@ impl Serving<'_> {
             "/v1/completions" | "/v1/chat/completions" if body["stream"] == true => Some("decode"),
             "/v1/completions" | "/v1/chat/completions" => Some("prefill"),
             "/health" => Some("health"),
+            "/v1/models" => Some("models"),
+            "/version" => Some("version"),
             _ => None,
         };
         if let Some(leg @ ("tokenize" | "prefill" | "decode")) = leg {

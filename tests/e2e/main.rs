@@ -18,6 +18,7 @@ mod client;
 mod engine;
 mod fixtures;
 mod front;
+mod generation;
 mod http;
 mod learn;
 mod legs;

@@ -1,16 +1,13 @@
 //! What an engine says of itself before it is measured: model, version, context length, room in its KV cache, whether it is busy, and
 //! which token ids a prompt may be made of.
-//!
-//! `generation_digest`: `sha256:` and the SHA-256, in hexadecimal, of the JSON text `[MODEL,VERSION,MAX_MODEL_LEN]` without spaces, where
-//! MODEL is the id in `/v1/models`, VERSION what `/version` (vLLM) or `/server_info` (SGLang) says or null, and MAX_MODEL_LEN the
-//! number in `/v1/models` or null. An engine that comes back with the same three is taken for the same.
 
-use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use serde_json::{Value, json};
 
-use super::client::{Client, Trouble};
+use super::client::{Client, Trouble, told};
 use crate::config::topology::EngineView;
 use crate::config::{Dialect, Fleet};
+use crate::control::generation::{self, MODELS};
+use crate::wire::openai::engine_message;
 
 /// One engine, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,35 +31,26 @@ const TEXT: &str = "The quick brown fox jumps over the lazy dog while seven wiza
 
 /// Asks. What an engine does not tell is `None`; that it does not serve the fleet's model is an error.
 pub async fn of(client: &Client, engine: &EngineView, fleet: &Fleet) -> Result<Facts, Trouble> {
-    const MODELS: &str = "/v1/models";
     let models = page(client, engine, MODELS).await?;
     let models = models.ok_or(Trouble::Answer(MODELS))?;
-    let model = find_model(&models, &fleet.model).ok_or_else(|| Trouble::Status {
+    let model = generation::find_model(&models, &fleet.model).ok_or_else(|| Trouble::Status {
         path: MODELS,
         status: 200,
         message: format!("it does not serve the fleet's model `{}`", fleet.model),
     })?;
-    let len_max = model["max_model_len"].as_u64();
+    let len_max = generation::len_max(model);
     let mut facts = Facts {
         len_max,
         ..Facts::default()
     };
     let dialect = fleet.engine.dialect;
-    match dialect {
-        Dialect::Vllm => {
-            let told = page(client, engine, "/version").await?;
-            facts.version = told.and_then(|told| text(&told["version"]));
-        }
-        Dialect::Sglang => {
-            let told = match page(client, engine, "/server_info").await? {
-                Some(told) => Some(told),
-                None => page(client, engine, "/get_server_info").await?,
-            };
-            let told = told.unwrap_or_default();
-            facts.version = text(&told["version"]);
+    for path in generation::version_pages(dialect) {
+        if let Some(told) = page(client, engine, path).await? {
+            facts.version = generation::version(&told);
+            // SGLang's page tells this too.
             facts.kv_tokens = told["max_total_num_tokens"].as_u64();
+            break;
         }
-        Dialect::Openai => {}
     }
     let (status, metrics) = client.page(engine, "/metrics").await?;
     if status == 200 {
@@ -73,45 +61,29 @@ pub async fn of(client: &Client, engine: &EngineView, fleet: &Fleet) -> Result<F
     if dialect != Dialect::Openai {
         facts.vocabulary = vocabulary(client, engine, &fleet.model).await?;
     }
-    facts.digest = digest(&fleet.model, facts.version.as_deref(), len_max);
+    facts.digest = generation::digest(&fleet.model, facts.version.as_deref(), len_max);
     Ok(facts)
 }
 
-pub fn digest(model: &str, version: Option<&str>, len_max: Option<u64>) -> String {
-    let text = json!([model, version, len_max]).to_string();
-    // The hash that TLS already brings along.
-    let suite = TLS13_AES_128_GCM_SHA256
-        .tls13()
-        .expect("a suite of TLS 1.3 by its name");
-    let hash = suite.common.hash_provider.hash(text.as_bytes());
-    let hex = |b: &u8| format!("{b:02x}");
-    format!(
-        "sha256:{}",
-        hash.as_ref().iter().map(hex).collect::<String>()
-    )
-}
-
-/// JSON of a page that answers 200; `None` where there is no such page.
+/// JSON of a page; `None` where there is no such page.
 async fn page(
     client: &Client,
     engine: &EngineView,
     path: &'static str,
 ) -> Result<Option<Value>, Trouble> {
     let (status, body) = client.page(engine, path).await?;
-    if status != 200 {
-        return Ok(None);
+    match status {
+        200 => serde_json::from_slice(&body)
+            .map(Some)
+            .map_err(|_| Trouble::Answer(path)),
+        status if generation::is_not_told(status) => Ok(None),
+        // A digest without what the engine only failed to tell would not match it later.
+        status => Err(Trouble::Status {
+            path,
+            status,
+            message: told(engine_message(&body)),
+        }),
     }
-    let value = serde_json::from_slice(&body);
-    value.map(Some).map_err(|_| Trouble::Answer(path))
-}
-
-fn find_model<'v>(models: &'v Value, name: &str) -> Option<&'v Value> {
-    let list = models["data"].as_array()?;
-    list.iter().find(|model| model["id"] == name)
-}
-
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(str::to_owned)
 }
 
 /// Different ids of ordinary text, by the engine's own tokenizer. Empty where it has none.
@@ -237,26 +209,6 @@ mod tests {
         for (metrics, kv, load) in rows {
             assert_eq!((kv_tokens(metrics), busy(metrics)), (kv, load), "{metrics}");
         }
-    }
-
-    #[test]
-    fn a_digest_tells_models_versions_and_lengths_apart() {
-        let rows = [
-            ("m", Some("1"), Some(8)),
-            ("m", Some("1"), None),
-            ("m", None, Some(8)),
-            ("m", Some("2"), Some(8)),
-            ("m\",\"1", None, None),
-            ("n", Some("1"), Some(8)),
-        ];
-        let digests: std::collections::BTreeSet<_> =
-            rows.iter().map(|(m, v, l)| digest(m, *v, *l)).collect();
-        assert_eq!(digests.len(), rows.len());
-        // `printf '["m","1",8]' | sha256sum`
-        assert_eq!(
-            digest("m", Some("1"), Some(8)),
-            "sha256:a77bec214dba02e2d80ed0f7a065ad4a0921e1664b2a6e9a4a7efb76b118cd94"
-        );
     }
 
     #[test]

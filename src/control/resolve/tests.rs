@@ -28,12 +28,12 @@ fn snapshot(urls: &[&str]) -> Snapshot {
 
 fn shared(snapshot: Snapshot) -> Arc<Shared> {
     let state = Arc::new(shard::Shared::new(&snapshot, 1));
-    Arc::new(Shared {
-        router_id: "r".into(),
-        snapshot: Arc::new(snapshot),
-        state,
-        shards: Vec::new(),
-    })
+    Arc::new(Shared::new(
+        "r".into(),
+        &Arc::new(snapshot),
+        &state,
+        Vec::new(),
+    ))
 }
 
 fn settings(resolver: impl Resolver) -> Settings {
