@@ -11,7 +11,6 @@ mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use sim::drive::run;
@@ -54,7 +53,11 @@ const TRACES: [(&str, Scene, &[f64]); 8] = [
         LOADS,
     ),
     ("prompts", Scene::Shared(Common::Prompts), SHARED_LOADS),
-    ("sessions", Scene::Shared(Common::Sessions), SHARED_LOADS),
+    (
+        "conversations",
+        Scene::Shared(Common::Sessions),
+        SHARED_LOADS,
+    ),
     ("crowd", Scene::Shared(Common::Crowd), &[0.8]),
 ];
 const LOADS: &[f64] = &[0.5, 0.8, 1.0, 1.5, 2.0];
@@ -182,22 +185,27 @@ fn rows(args: &Args) -> Vec<Row> {
         }
     }
     let next = AtomicUsize::new(0);
-    let rows = Mutex::new(vec![None; cases.len()]);
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((i, case)) =
-                    Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, cases.get(i)?)))
-                {
-                    let row = row(args, case);
-                    rows.lock().expect("no run panics with it")[i] = Some(row);
-                }
-            });
+    let worker = || {
+        let mut rows = Vec::new();
+        while let Some((i, case)) =
+            Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, cases.get(i)?)))
+        {
+            let row = row(args, case);
+            eprintln!("{} of {}", i + 1, cases.len());
+            rows.push((i, row));
         }
+        rows
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut rows: Vec<(usize, Row)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        let rows = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no run panics"));
+        rows.flatten().collect()
     });
-    let rows = rows.into_inner().expect("no run panicked");
-    rows.into_iter().flatten().collect()
+    rows.sort_by_key(|(i, _)| *i);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 fn row(args: &Args, case: &Case) -> Row {

@@ -39,7 +39,7 @@ pub fn trace(
     let mut chance = Prng::new(seed ^ 0x5aed);
     let mut requests = match common {
         Common::Prompts | Common::Crowd => prompts(&mut chance, rate, seconds),
-        Common::Sessions => sessions(&mut chance, rate, seconds),
+        Common::Sessions => conversations(&mut chance, rate, seconds),
     };
     if common == Common::Crowd {
         let rate = 5.0 * capacity(common, fleet);
@@ -69,7 +69,7 @@ pub fn sample(common: Common) -> Vec<(u64, u64)> {
     let mut chance = Prng::new(3);
     let requests = match common {
         Common::Prompts | Common::Crowd => prompts(&mut chance, 100.0, 100.0),
-        Common::Sessions => sessions(&mut chance, 100.0, 400.0),
+        Common::Sessions => conversations(&mut chance, 100.0, 400.0),
     };
     let lengths = requests.iter().map(|r| (r.prompt_tokens(), r.output));
     lengths.collect()
@@ -110,8 +110,8 @@ fn on_prompt(chance: &mut Prng, at: f64, prompt: (u64, u64)) -> Request {
     }
 }
 
-/// `rate`: of turns, once as many sessions end as begin.
-fn sessions(chance: &mut Prng, rate: f64, seconds: f64) -> Vec<Request> {
+/// `rate`: of turns, once as many conversations end as begin.
+fn conversations(chance: &mut Prng, rate: f64, seconds: f64) -> Vec<Request> {
     const TURNS: f64 = 10.0;
     let mut requests = Vec::new();
     let mut begins = 0.0;
