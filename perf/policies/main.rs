@@ -60,7 +60,7 @@ const TRACES: [(&str, Scene, &[f64]); 8] = [
     ),
     ("crowd", Scene::Shared(Common::Crowd), &[0.8]),
 ];
-const LOADS: &[f64] = &[0.5, 0.8, 1.0, 1.5, 2.0];
+const LOADS: &[f64] = &[0.5, 0.8, 1.0, 2.0];
 /// Of what the fleet could do without caches.
 const SHARED_LOADS: &[f64] = &[0.8, 2.0, 3.0];
 const PAIRS: usize = 4;
@@ -84,9 +84,9 @@ const USAGE: &str = "policies [--out DIR] [--seconds N] [--seeds N] [--trace NAM
 fn args() -> Option<Args> {
     let mut args = Args {
         out: None,
-        seconds: 140.0,
+        seconds: 80.0,
         warm_s: 20.0,
-        seeds: 2,
+        seeds: 1,
         trace: None,
         load: None,
         policy: None,
@@ -153,7 +153,7 @@ struct Case {
 }
 
 /// Seats that are tried for that, as parts of those that all others have.
-const HINDSIGHT: [f64; 5] = [0.5, 0.55, 0.6, 0.65, 0.75];
+const HINDSIGHT: [f64; 4] = [0.5, 0.57, 0.65, 0.75];
 /// From this load on, it is: below, seats refuse nobody.
 const HINDSIGHT_LOAD: f64 = 1.0;
 
