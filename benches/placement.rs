@@ -68,7 +68,7 @@ fn write(shared: &Shared, stop: &AtomicBool, seed: u64) -> u64 {
             Phase::Decode
         };
         let load = shared.board.reserve(engine, phase, charge, NOW);
-        shared.board.release(load, NOW);
+        shared.board.release(load);
         writes += 1;
     }
     writes

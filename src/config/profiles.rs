@@ -84,11 +84,13 @@ pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Profile>, Err
         let table = Table::read(node, shown, KEYS, faults)?;
         let real = |name| table.real(name).unwrap_or(0.0);
         let count = |name| table.count(name);
-        for (low, high) in [
-            ("decode_min_requests", "decode_max_requests"),
-            ("decode_min_kv_tokens", "decode_max_kv_tokens"),
+        let capacity = count("kv_capacity_tokens").unwrap_or(1);
+        for (low, high, otherwise) in [
+            ("decode_min_requests", "decode_max_requests", 1),
+            ("decode_min_kv_tokens", "decode_max_kv_tokens", capacity),
         ] {
-            if let (Some(least), Some(most)) = (count(low), count(high))
+            let most = count(high).unwrap_or(otherwise);
+            if let Some(least) = count(low)
                 && least > most
             {
                 let fault = faults.add(table.at(low), &table.path(low), "out of range");
@@ -96,7 +98,6 @@ pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Profile>, Err
                 fault.allowed = format!("1 to the value of {high}, {most}");
             }
         }
-        let capacity = count("kv_capacity_tokens").unwrap_or(1);
         Some(Profile {
             iid: table.text("iid")?.to_owned(),
             curves: Curves {
@@ -212,6 +213,10 @@ mod tests {
             (
                 format!("{ROW},\"decode_min_requests\":9"),
                 "1 to the value of decode_max_requests, 8",
+            ),
+            (
+                format!("{ROW},\"decode_min_kv_tokens\":1001"),
+                "1 to the value of decode_max_kv_tokens, 1000",
             ),
             (format!("{ROW},\"tpot_sloppe\":1"), "tpot_slope"),
             (ROW.replace("1000", "0"), "kv_capacity_tokens"),

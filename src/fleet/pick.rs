@@ -62,12 +62,12 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
     let two =
         prefill(fleet, avoid, rank).and_then(|p| decode(fleet, avoid, rank, p.id).map(|d| (p, d)));
     let usable = |c: &Candidate| c.role == Role::Both && c.available && !avoid.has_failed(c.id);
-    let one = best(fleet, usable, |c| rank.whole_cost(fleet.len(), c));
+    let one = best(fleet, rank, usable, |c| rank.whole_cost(c));
     match (two, one) {
         (None, None) => None,
         (None, Some(one)) => Some(Placement::OneLeg { engine: one.id }),
         (Some((p, d)), one) => match one {
-            Some(one) if rank.decode_cost(fleet.len(), one) < rank.decode_cost(fleet.len(), d) => {
+            Some(one) if rank.prefers_single(fleet.len(), one, (p, d)) => {
                 Some(Placement::OneLeg { engine: one.id })
             }
             _ => Some(Placement::TwoLegs {
@@ -81,7 +81,7 @@ pub fn place(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement
 /// One leg on any engine: for servers that know no roles.
 pub fn place_one(fleet: &[Candidate], avoid: &Avoid, rank: Rank) -> Option<Placement> {
     let usable = |c: &Candidate| c.available && !avoid.has_failed(c.id);
-    let engine = best(fleet, usable, |c| rank.whole_cost(fleet.len(), c))?.id;
+    let engine = best(fleet, rank, usable, |c| rank.whole_cost(c))?.id;
     Some(Placement::OneLeg { engine })
 }
 
@@ -98,8 +98,8 @@ pub fn place_decode(
 /// The engine to ask for a token count: the least busy one that `usable` lets through.
 pub fn least_busy(fleet: &[Candidate], usable: impl Fn(EngineId) -> bool) -> Option<EngineId> {
     let usable = |c: &Candidate| c.available && usable(c.id);
-    best(fleet, usable, |c| {
-        Rank::LeastTokens.decode_cost(fleet.len(), c)
+    best(fleet, Rank::LeastTokens, usable, |c| {
+        Rank::LeastTokens.decode_cost(c)
     })
     .map(|c| c.id)
 }
@@ -138,9 +138,9 @@ impl Avoid {
 fn prefill<'f>(fleet: &'f [Candidate], avoid: &Avoid, rank: Rank) -> Option<&'f Candidate> {
     let serves = Serves::of(fleet, Role::Prefill);
     let usable = |c: &Candidate| c.available && serves.in_a_pair(c) && !avoid.has_failed(c.id);
-    best(fleet, usable, |c| Cost {
+    best(fleet, rank, usable, |c| Cost {
         reluctant: avoid.producers.contains(&c.id),
-        ..rank.prefill_cost(fleet.len(), c)
+        ..rank.prefill_cost(c)
     })
 }
 
@@ -152,19 +152,38 @@ fn decode<'f>(
 ) -> Option<&'f Candidate> {
     let serves = Serves::of(fleet, Role::Decode);
     let usable = |c: &Candidate| c.available && serves.in_a_pair(c) && !avoid.has_failed(c.id);
-    best(fleet, usable, |c| Cost {
+    best(fleet, rank, usable, |c| Cost {
         reluctant: c.id == producer,
-        ..rank.decode_cost(fleet.len(), c)
+        ..rank.decode_cost(c)
     })
 }
 
-/// The cheapest of those that may be used.
+/// The cheapest of those that may be used. Who goes round goes round these.
 fn best(
     fleet: &[Candidate],
+    rank: Rank,
     usable: impl Fn(&Candidate) -> bool,
     cost: impl Fn(&Candidate) -> Cost,
 ) -> Option<&Candidate> {
-    let costed = fleet.iter().filter(|c| usable(c)).map(|c| (c, cost(c)));
+    let first = match rank {
+        Rank::RoundRobin(turn) => {
+            let count = fleet.iter().filter(|c| usable(c)).count().max(1);
+            (turn % count as u64) as usize
+        }
+        _ => 0,
+    };
+    let ranked = fleet.iter().filter(|c| usable(c)).enumerate();
+    let costed = ranked.map(|(n, c)| {
+        let cost = match rank {
+            // Those from `first` on come before those in front of it.
+            Rank::RoundRobin(_) => Cost {
+                unserved: n < first,
+                ..cost(c)
+            },
+            _ => cost(c),
+        };
+        (c, cost)
+    });
     costed
         .reduce(|a, b| if b.1 < a.1 { b } else { a })
         .map(|(c, _)| c)
@@ -207,30 +226,57 @@ struct Cost {
 }
 
 impl Rank {
-    fn prefill_cost(self, engines: usize, c: &Candidate) -> Cost {
+    fn prefill_cost(self, c: &Candidate) -> Cost {
         let Rank::Price(ask) = self else {
-            return self.decode_cost(engines, c);
-        };
-        let of = |curves| price::prefill_s(curves, &c.load, &ask, c.remembered_tokens, c.penalty_s);
-        Cost::new(c, false, c.curves.as_ref().map_or(f64::MAX, of))
-    }
-
-    /// Of a leg that reads the prompt and decodes.
-    fn whole_cost(self, engines: usize, c: &Candidate) -> Cost {
-        let Rank::Price(ask) = self else {
-            return self.decode_cost(engines, c);
+            return self.decode_cost(c);
         };
         let of = |curves| {
-            let read = price::prefill_s(curves, &c.load, &ask, c.remembered_tokens, c.penalty_s);
-            let (unserved, write) = price::decode_s(curves, &c.load, &ask, c.correction);
-            (unserved, read + write)
+            let price = price::prefill_s(curves, &c.load, &ask, c.remembered_tokens, c.penalty_s);
+            (is_late(curves, c, &ask), price)
         };
         let (unserved, price) = c.curves.as_ref().map_or((true, f64::MAX), of);
         Cost::new(c, unserved, price)
     }
 
+    /// Of a leg that reads the prompt and decodes.
+    fn whole_cost(self, c: &Candidate) -> Cost {
+        let Rank::Price(ask) = self else {
+            return self.decode_cost(c);
+        };
+        let of = |curves| {
+            let read = price::prefill_s(curves, &c.load, &ask, c.remembered_tokens, c.penalty_s);
+            let (unserved, write) = price::decode_s(curves, &c.load, &ask, c.correction);
+            (unserved || is_late(curves, c, &ask), read + write)
+        };
+        let (unserved, price) = c.curves.as_ref().map_or((true, f64::MAX), of);
+        Cost::new(c, unserved, price)
+    }
+
+    /// A whole request against a pair of engines: by what decoding costs, once targets are met.
+    fn prefers_single(
+        self,
+        engines: usize,
+        one: &Candidate,
+        pair: (&Candidate, &Candidate),
+    ) -> bool {
+        if let Rank::RoundRobin(turn) = self {
+            // A whole round each, so that both get to all of theirs.
+            return turn / engines as u64 % 2 == 1;
+        }
+        let single = Cost {
+            unserved: self.whole_cost(one).unserved,
+            ..self.decode_cost(one)
+        };
+        let decode = self.decode_cost(pair.1);
+        let pair = Cost {
+            unserved: decode.unserved || self.prefill_cost(pair.0).unserved,
+            ..decode
+        };
+        single < pair
+    }
+
     /// Of a leg that decodes.
-    fn decode_cost(self, engines: usize, c: &Candidate) -> Cost {
+    fn decode_cost(self, c: &Candidate) -> Cost {
         match self {
             Rank::Price(ask) => {
                 let of = |curves| price::decode(curves, &c.load, &ask, c.correction);
@@ -239,13 +285,15 @@ impl Rank {
             }
             // Sums stay far below 2^53.
             Rank::LeastTokens => Cost::new(c, false, c.outstanding_tokens as f64),
-            Rank::RoundRobin(turn) => {
-                let n = engines.max(1) as u64;
-                let place = (u64::from(c.id.0) + n - turn % n) % n;
-                Cost::new(c, false, place as f64)
-            }
+            // In the order of the file.
+            Rank::RoundRobin(_) => Cost::new(c, false, f64::from(c.id.0)),
         }
     }
+}
+
+/// Whether the prompt would be read later than the first token is due, by what the engine said it holds of it. A penalty is no time.
+fn is_late(curves: &Curves, c: &Candidate, ask: &price::Ask) -> bool {
+    price::prefill_s(curves, &c.load, ask, c.cached_tokens, 0.0) > ask.ttft_s
 }
 
 impl Cost {
@@ -370,6 +418,7 @@ mod tests {
         let ask = price::Ask {
             prompt_tokens: 10_000,
             own_tokens: 10_100,
+            ttft_s: 100.0,
             tpot_s: 0.05,
         };
         // On the second: tokens held, backlog, residents; which of the two it is.
@@ -418,6 +467,7 @@ mod tests {
         let ask = price::Ask {
             prompt_tokens: 10_000,
             own_tokens: 10_100,
+            ttft_s: 100.0,
             tpot_s: 0.05,
         };
         for (held, backlog_s, want) in [(0, 0.0, 0), (6_000, 0.59, 1), (6_000, 0.61, 0)] {
@@ -448,12 +498,29 @@ mod tests {
 
     #[test]
     fn round_robin_goes_round() {
-        let f = fleet("b0 b0 b0");
-        let picks: Vec<_> = (0..4)
-            .map(|turn| place(&f, &Avoid::default(), Rank::RoundRobin(turn)).unwrap())
-            .collect();
-        let want: Vec<_> = [0, 1, 2, 0].iter().map(|i| one(*i).unwrap()).collect();
-        assert_eq!(picks, want);
+        // engines, who reads, who decodes
+        let mixed = fleet("P0 D0 B0");
+        let placed = |turn| place(&mixed, &Avoid::default(), Rank::RoundRobin(turn));
+        assert_eq!(
+            [placed(0), placed(2), placed(3)],
+            [two(0, 1), two(0, 1), one(2)]
+        );
+        let rows: [(&str, [u16; 5], [u16; 5]); 3] = [
+            ("b0 b0 b0", [0, 1, 2, 0, 1], [0, 1, 2, 0, 1]),
+            ("P0 P0 P0 D0 D0", [0, 1, 2, 0, 1], [3, 4, 3, 4, 3]),
+            ("P0 P0! P0 D0", [0, 2, 0, 2, 0], [3; 5]),
+        ];
+        for (spec, reads, decodes) in rows {
+            let f = fleet(spec);
+            for turn in 0..5 {
+                let rank = Rank::RoundRobin(turn as u64);
+                let want = match spec.contains('P') {
+                    true => two(reads[turn], decodes[turn]),
+                    false => one(reads[turn]),
+                };
+                assert_eq!(place(&f, &Avoid::default(), rank), want, "{spec} {turn}");
+            }
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Ask {
     pub prompt_tokens: u64,
     /// Prompt and output.
     pub own_tokens: u64,
+    /// Seconds that are left for reading the prompt.
+    pub ttft_s: f64,
     pub tpot_s: f64,
 }
 
@@ -136,6 +138,7 @@ mod tests {
         Ask {
             prompt_tokens: 100,
             own_tokens,
+            ttft_s: 1.0,
             tpot_s,
         }
     }

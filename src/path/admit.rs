@@ -158,7 +158,7 @@ impl Exchange {
 
     /// The size is known: take a seat, or a place in the queue.
     fn sized(&mut self, cx: &mut Cx, tokens: u64, estimated: bool) {
-        self.prompt_tokens = tokens;
+        (self.prompt_tokens, self.sized_tokens) = (tokens, tokens);
         self.estimated = estimated;
         self.marks.sized = cx.now;
         // The router may have been held while the count was awaited. One that drains finishes what it has taken in.

@@ -71,6 +71,8 @@ pub struct Exchange {
     pub decode_load: Option<Reservation>,
 
     pub prompt_tokens: u64,
+    /// The size that it was let in and placed by; what is learned of its length is learned under it.
+    pub sized_tokens: u64,
     /// The size is an estimate: computed usage prefers the prefill answer's count.
     pub estimated: bool,
     /// The prompt's blocks.
@@ -176,6 +178,7 @@ impl Exchange {
             prefill_load: None,
             decode_load: None,
             prompt_tokens: 0,
+            sized_tokens: 0,
             estimated: false,
             prefix: Prefix::default(),
             remembered_tokens: 0,

@@ -88,7 +88,7 @@ impl Exchange {
     fn release_loads(&mut self, cx: &mut Cx) {
         let loads = [self.prefill_load.take(), self.decode_load.take()];
         for load in loads.into_iter().flatten() {
-            cx.shard.shared.board.release(load, cx.now);
+            cx.shard.shared.board.release(load);
         }
     }
 
@@ -125,7 +125,7 @@ impl Exchange {
         let decode = pick::place_decode(cx.shard.fleet(), &self.avoid, rank, prefill)?;
         let board = &cx.shard.shared.board;
         if let Some(load) = self.decode_load.take() {
-            board.release(load, cx.now);
+            board.release(load);
         }
         let charge = self.decode_charge(cx);
         self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
@@ -148,7 +148,7 @@ impl Exchange {
     /// The prefill leg is over: its engine is free of it.
     pub fn release_prefill(&mut self, cx: &mut Cx) {
         if let Some(load) = self.prefill_load.take() {
-            cx.shard.shared.board.release(load, cx.now);
+            cx.shard.shared.board.finish(load, cx.now);
         }
         self.leave_phase(cx, Phase::Prefill);
     }
@@ -170,6 +170,7 @@ impl Exchange {
         price::Ask {
             prompt_tokens: self.prompt_tokens,
             own_tokens: self.decode_charge(cx).tokens,
+            ttft_s: self.ttft_left_s(cx),
             tpot_s: cx.shard.snapshot.fleet.slo.tpot.as_secs_f64(),
         }
     }

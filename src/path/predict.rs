@@ -7,7 +7,7 @@
 use super::answer::Refusal;
 use super::exchange::{Cx, Exchange};
 use super::timers::Timer;
-use crate::base::units::Role;
+use crate::base::units::{Dialect, Role};
 use crate::config::topology::Curves;
 use crate::fleet::pick::{Candidate, Serves};
 use crate::fleet::price::{self, Unfit};
@@ -35,21 +35,19 @@ impl Exchange {
         let Some(verdict) = self.predict(cx) else {
             return true;
         };
+        self.turn_away(cx, verdict, waited);
+        false
+    }
+
+    fn turn_away(&mut self, cx: &mut Cx, verdict: Verdict, waited: bool) {
         let cause = match verdict.cause {
             // Its own waiting pushed it over.
             RefuseCause::Ttft | RefuseCause::Prompt if waited => RefuseCause::Queue,
             cause => cause,
         };
-        let message = match verdict.retry_after {
-            Some(_) => "The time to first token would be over its target",
-            None => {
-                "The prompt alone is over the target for the time to first token: shorten it, or raise slo.ttft_s"
-            }
-        };
-        let mut refusal = Refusal::new(429, "server_overloaded_error", message);
+        let mut refusal = Refusal::new(429, "server_overloaded_error", message(verdict));
         refusal.retry_after = verdict.retry_after;
         self.refuse(cx, refusal, End::Refused(cause));
-        false
     }
 
     /// It waits: it is priced again in a while.
@@ -66,10 +64,9 @@ impl Exchange {
             return;
         }
         self.survey(cx);
-        if self.ttft(cx).is_some() {
-            self.is_promising(cx, true);
-        } else {
-            self.price_again_later(cx);
+        match self.ttft(cx) {
+            Some(verdict) => self.turn_away(cx, verdict, true),
+            None => self.price_again_later(cx),
         }
     }
 
@@ -92,12 +89,11 @@ impl Exchange {
         if cheapest.is_infinite() {
             return None;
         }
-        let budget = budget_s(cx);
-        let handoff = cx.shard.shared.handoff_s();
-        let waited = cx.now.since(self.arrived).as_secs_f64();
-        if cheapest + waited + handoff <= budget {
+        if cheapest <= ask.ttft_s {
             return None;
         }
+        let budget = budget_s(cx);
+        let handoff = cx.shard.shared.handoff_s(cx.now);
         if alone > budget {
             return Some(Verdict {
                 cause: RefuseCause::Prompt,
@@ -110,6 +106,12 @@ impl Exchange {
             cause: RefuseCause::Ttft,
             retry_after: Some(over as u32),
         })
+    }
+
+    /// Seconds that are left for reading the prompt, if its first token is to come in time.
+    pub(super) fn ttft_left_s(&self, cx: &Cx) -> f64 {
+        let waited = cx.now.since(self.arrived).as_secs_f64();
+        budget_s(cx) - waited - cx.shard.shared.handoff_s(cx.now)
     }
 
     /// Something speaks against every decode engine: what speaks against the first.
@@ -133,6 +135,20 @@ impl Exchange {
     }
 }
 
+fn message(verdict: Verdict) -> &'static str {
+    match verdict.cause {
+        RefuseCause::SlotWait => "The wait for a place to decode would be over the target",
+        RefuseCause::KvCapacity => "The engines' memory has no room for this request now",
+        RefuseCause::Tpot => "The time between tokens would be over its target",
+        RefuseCause::Prompt => {
+            "The prompt alone is over the target for the time to first token: shorten it, or raise slo.ttft_s"
+        }
+        RefuseCause::Ttft | RefuseCause::Queue => {
+            "The time to first token would be over its target"
+        }
+    }
+}
+
 /// Seconds that a first token may take.
 fn budget_s(cx: &Cx) -> f64 {
     let fleet = &cx.shard.snapshot.fleet;
@@ -143,8 +159,10 @@ fn budget_s(cx: &Cx) -> f64 {
 fn eligible<'a>(cx: &'a Cx, role: Role) -> impl Iterator<Item = (&'a Candidate, &'a Curves)> {
     let fleet = cx.shard.fleet();
     let serves = Serves::of(fleet, role);
+    // Plain servers know no roles.
+    let any = cx.shard.snapshot.fleet.engine.dialect == Dialect::Openai;
     let may = fleet
         .iter()
-        .filter(move |c| c.available && serves.at_all(c));
+        .filter(move |c| c.available && (any || serves.at_all(c)));
     may.filter_map(|c| Some((c, c.curves.as_ref()?)))
 }

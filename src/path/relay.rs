@@ -157,8 +157,16 @@ impl Exchange {
             match self.placement {
                 Some(Placement::TwoLegs { prefill, decode }) => {
                     cx.shard.shared.pair_met(prefill, decode);
-                    let delay = first.since(self.marks.decoding);
-                    cx.shard.shared.note_handoff(delay);
+                    // Side by side the decode leg goes first and waits for the prompt to be read, which is no part of it.
+                    let marks = &self.marks;
+                    let begun = match self.room {
+                        None => Some(marks.decoding),
+                        Some(_) => Some(marks.prefilled).filter(|read| *read > marks.decoding),
+                    };
+                    if let Some(begun) = begun {
+                        let delay = first.since(begun);
+                        cx.shard.shared.note_handoff(delay, cx.now);
+                    }
                 }
                 // The prompt is read.
                 Some(Placement::OneLeg { .. }) => self.release_prefill(cx),

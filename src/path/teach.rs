@@ -37,14 +37,14 @@ impl Exchange {
         if let Some(ratio) = self.relay.pace.end(tokens, last, profiled) {
             pace(cx.shard, engine, ratio);
         }
-        let (prompt, cap) = (self.prompt_tokens, self.request().cap);
+        let (prompt, cap) = (self.sized_tokens, self.request().cap);
         cx.shard.shared.learned.delivered(prompt, cap, tokens);
     }
 
     /// Tokens that it may come to generate, by what was learned of requests like it.
     pub fn output_tokens(&self, cx: &Cx) -> u64 {
         let learned = &cx.shard.shared.learned;
-        let tokens = learned.output_tokens(self.prompt_tokens, self.request().cap);
+        let tokens = learned.output_tokens(self.sized_tokens, self.request().cap);
         tokens.min(OUTPUT_TOKENS_MAX)
     }
 

@@ -7,11 +7,14 @@
 
 mod class;
 
+mod kv;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
 pub use self::class::FaultClass;
+pub use self::kv::KvHold;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::fleet::price;
@@ -172,7 +175,17 @@ impl Board {
         }
     }
 
-    pub fn release(&self, reservation: Reservation, now: Instant) {
+    /// It is over, and nothing says how far the engine has come.
+    pub fn release(&self, reservation: Reservation) {
+        self.give_back(reservation, None);
+    }
+
+    /// The engine has finished it: what is outstanding there runs down from now.
+    pub fn finish(&self, reservation: Reservation, now: Instant) {
+        self.give_back(reservation, Some(now));
+    }
+
+    fn give_back(&self, reservation: Reservation, finished: Option<Instant>) {
         let Reservation { phase, charge, .. } = reservation;
         let line = self.line(reservation.engine);
         if reservation.generates {
@@ -182,7 +195,9 @@ impl Board {
         }
         let (requests, outstanding) = line.cells(phase);
         if phase == Phase::Prefill {
-            line.prefill_mark.store(now.nanos(), Ordering::Relaxed);
+            if let Some(now) = finished {
+                line.prefill_mark.store(now.nanos(), Ordering::Relaxed);
+            }
             line.prefill_ns
                 .fetch_sub(charge.prefill_ns, Ordering::Relaxed);
         }
@@ -195,21 +210,6 @@ impl Board {
         );
         let before = requests.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a reservation was released twice");
-    }
-
-    pub fn hold_kv(&self, engine: EngineId, tokens: u64) -> KvHold {
-        let held = &self.line(engine).orphaned_tokens;
-        held.fetch_add(tokens, Ordering::Relaxed);
-        KvHold { engine, tokens }
-    }
-
-    pub fn release_kv(&self, hold: KvHold) {
-        let held = &self.line(hold.engine).orphaned_tokens;
-        let before = held.fetch_sub(hold.tokens, Ordering::Relaxed);
-        assert!(
-            before >= hold.tokens,
-            "more tokens came back than were held"
-        );
     }
 }
 
@@ -248,14 +248,6 @@ impl Reservation {
             }
         }
     }
-}
-
-/// KV that stays on an engine though no request is there.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "held KV has to be released"]
-pub struct KvHold {
-    engine: EngineId,
-    tokens: u64,
 }
 
 impl Line {
@@ -418,8 +410,8 @@ mod tests {
             (1, 1)
         );
         assert_eq!(board.line(EngineId(0)).outstanding_tokens(), 0);
-        board.release(a, T0);
-        board.release(b, T0);
+        board.release(a);
+        board.release(b);
         assert_eq!(line.outstanding_tokens(), 0);
         assert_eq!(
             (line.requests(Phase::Prefill), line.requests(Phase::Decode)),
@@ -444,9 +436,9 @@ mod tests {
         board.generates(&mut a);
         assert_eq!(line.generating(), (1, 115));
         board.generates(&mut b);
-        board.release(a, T0);
+        board.release(a);
         assert_eq!(line.generating(), (1, 115));
-        board.release(b, T0);
+        board.release(b);
         assert_eq!(line.generating(), (0, 0));
     }
 
@@ -488,9 +480,14 @@ mod tests {
         let b = board.reserve(engine, Phase::Prefill, seconds(3), at(102));
         assert_eq!((backlog(102), backlog(107), backlog(120)), (6.0, 1.0, 0.0));
         // The first took longer than predicted: what is left is the second, whole.
-        board.release(a, at(120));
+        board.finish(a, at(120));
         assert_eq!((backlog(120), backlog(121)), (3.0, 2.0));
-        board.release(b, at(123));
+        // One that is given up says nothing of the other.
+        let c = board.reserve(engine, Phase::Prefill, seconds(1), at(122));
+        assert_eq!(backlog(122), 2.0);
+        board.release(c);
+        assert_eq!(backlog(122), 1.0);
+        board.finish(b, at(123));
         assert_eq!(backlog(123), 0.0);
     }
 }

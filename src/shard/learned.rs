@@ -83,7 +83,7 @@ impl Learned {
     pub fn pace(&self, engine: EngineId, rules: &DecodeCorrection, ratio: f64) -> f64 {
         let speed = &self.speeds[engine.index()];
         let seen = speed.samples.fetch_add(1, Relaxed);
-        // A ratio is at most a hundred, so this wraps after 10^11 samples; differences survive it.
+        // A ratio is at most a hundred, so this wraps after 10^11 samples: never.
         speed.sum.fetch_add((ratio * MILLION) as u64, Relaxed);
         let value = f64::from_bits(speed.value.load(Relaxed));
         let value = correction::step(rules, seen, value, ratio);

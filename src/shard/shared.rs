@@ -11,6 +11,7 @@ use super::gate::Gate;
 use super::learned::Learned;
 use super::prefix::Prefixes;
 use crate::base::prng::Prng;
+use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::config::checked::PhaseLimit;
 use crate::config::topology::{EngineView, Snapshot};
@@ -32,6 +33,8 @@ pub struct Shared {
     pub retries: Credits,
     /// From the dispatch of a decode leg to its first token, smoothed: nanoseconds, 0 at the start.
     handoff_ns: AtomicU64,
+    /// When that was last heard of.
+    handoff_at: AtomicU64,
     pub standing: standing::Gate,
     /// Pairs of engines that have completed a handoff: row producer, column consumer.
     met: Box<[AtomicBool]>,
@@ -64,6 +67,7 @@ impl Shared {
             seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
             phases: snapshot.engines.iter().map(phases).collect(),
             handoff_ns: AtomicU64::new(0),
+            handoff_at: AtomicU64::new(0),
             retries: Credits::new(serving.retry_budget),
             standing: standing::Gate::new(),
             met: (0..engines * engines)
@@ -88,22 +92,24 @@ impl Shared {
         self.standing.standing() == Standing::Draining
     }
 
-    /// A decode leg brought its first token so long after it was sent.
-    pub fn note_handoff(&self, delay: Duration) {
+    /// A decode leg brought its first token so long after its KV was there for it.
+    pub fn note_handoff(&self, delay: Duration, now: Instant) {
         const ALPHA: f64 = 0.2;
-        let new = delay.as_nanos() as f64;
         // Two at once may lose one of them: it is an average.
-        let old = self.handoff_ns.load(Ordering::Relaxed) as f64;
-        let next = if old == 0.0 {
-            new
-        } else {
-            old + ALPHA * (new - old)
-        };
-        self.handoff_ns.store(next as u64, Ordering::Relaxed);
+        let old_s = self.handoff_s(now);
+        let next_s = old_s + ALPHA * (delay.as_secs_f64() - old_s);
+        let (ns, at) = ((next_s * 1e9) as u64, now.nanos());
+        self.handoff_ns.store(ns, Ordering::Relaxed);
+        self.handoff_at.store(at, Ordering::Relaxed);
     }
 
-    pub fn handoff_s(&self) -> f64 {
-        self.handoff_ns.load(Ordering::Relaxed) as f64 / 1e9
+    /// What a handoff takes, in seconds. It fades while nobody says anew: what was slow once must not keep all those away that
+    /// would show that it no longer is.
+    pub fn handoff_s(&self, now: Instant) -> f64 {
+        const HALVED_AFTER_S: f64 = 10.0;
+        let at = Instant::from_nanos(self.handoff_at.load(Ordering::Relaxed));
+        let halvings = now.since(at).as_secs_f64() / HALVED_AFTER_S;
+        self.handoff_ns.load(Ordering::Relaxed) as f64 / 1e9 * (-halvings).exp2()
     }
 
     pub fn pair_has_met(&self, producer: EngineId, consumer: EngineId) -> bool {

@@ -212,10 +212,15 @@ impl Blocks {
         sink: &mut impl FnMut(Item<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if self.joined > 0 {
+            let whole = self.facts.varies().is_none();
             self.dispatch(sink)?;
             // The block's own facts took the place of the event's.
             let again = self.lone(value);
             debug_assert!(again == Some(lone));
+            if whole {
+                // It is known by now, but by itself: whoever takes it has not seen one like it.
+                self.facts.varies = None;
+            }
         }
         self.loose = false;
         match lone {

@@ -103,6 +103,7 @@ impl Sim {
             let shard = &mut self.router.shards[0];
             asking.with(shard, at, |exchange, cx| {
                 exchange.compare_belief(cx, engine, self.tells.then_some(cached));
+                exchange.release_prefill(cx);
                 exchange.release_attempt(cx);
                 exchange.give_prefix(cx);
             });

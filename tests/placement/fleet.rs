@@ -100,7 +100,7 @@ impl Asking {
         let checked = openai::check(Route::Completions, &body, &rules);
         exchange.request = Some(checked.expect("the body is a request"));
         exchange.body = body;
-        exchange.prompt_tokens = 1_000;
+        (exchange.prompt_tokens, exchange.sized_tokens) = (1_000, 1_000);
         Asking {
             exchange,
             io: Io::default(),

@@ -190,7 +190,10 @@ impl Task {
             let fitted =
                 fitted.map_err(|why| format!("its prefill points make no curve: {why}"))?;
             report::prefill(&engine.iid, &points, &fitted);
-            self.accept(&[("prefill", "ttft_fit_mape", fitted.mape)])?;
+            self.accept(&[
+                ("prefill", "ttft_fit_mape", fitted.mape),
+                ("prefill", "ttft_fit_mape", fitted.cv_mape),
+            ])?;
             ttft = Some(fitted);
         }
         let mut tpot = None;

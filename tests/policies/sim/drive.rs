@@ -217,7 +217,7 @@ impl<'t> World<'t> {
         let waited = self.now.since(record.at).as_secs_f64();
         let backlog = self.shared.board.line(engine).load(self.now).backlog_s;
         record.engine = engine.index();
-        record.projected_s = waited + backlog + self.shared.handoff_s();
+        record.projected_s = waited + backlog + self.shared.handoff_s(self.now);
     }
 
     fn answers(&mut self, c: usize, slot: usize) {

@@ -68,6 +68,10 @@ pub fn stream(tape: &mut Tape<'_>) -> Vec<u8> {
                 _ => drop(bytes.remove(at)),
             }
         }
+        if tape.below(8) == 0 {
+            // A data line that is no event, in front of one that is.
+            out.extend_from_slice([&b"data:\n"[..], b"data: x\n", b"data: {}\n"][tape.below(3)]);
+        }
         out.extend_from_slice(b"data: ");
         out.extend_from_slice(&bytes);
         out.extend_from_slice(b"\n\n");
