@@ -3,6 +3,8 @@
 //! Seconds and tokens throughout: `prefill(n) = a·n² + b·n + c`, `interval(kv, r) = slope·kv + request_slope·r + intercept`.
 //! Invariant: `decode_min_… ≤ decode_max_…`; every duration that comes out is finite and at least 0.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::rows::{self, Key, Table, Want};
@@ -80,8 +82,15 @@ pub fn load(path: &Path) -> Result<Vec<Profile>, Errors> {
 /// `file` is only its name in messages.
 pub fn parse(file: &str, text: &str, format: Format) -> Result<Vec<Profile>, Errors> {
     let schema = ("narwhal.profiles", "profiles");
+    let seen = RefCell::new(BTreeSet::new());
     rows::read((file, text, format), schema, |node, shown, faults| {
         let table = Table::read(node, shown, KEYS, faults)?;
+        if let Some(iid) = table.text("iid")
+            && !seen.borrow_mut().insert(iid.to_owned())
+        {
+            let fault = faults.add(table.at("iid"), &table.path("iid"), "given twice");
+            fault.found = format!("{iid:?}");
+        }
         let real = |name| table.real(name).unwrap_or(0.0);
         let count = |name| table.count(name);
         let capacity = count("kv_capacity_tokens").unwrap_or(1);
@@ -218,6 +227,7 @@ mod tests {
                 format!("{ROW},\"decode_min_kv_tokens\":1001"),
                 "1 to the value of decode_max_kv_tokens, 1000",
             ),
+            (format!("{ROW}}},{{{ROW}"), "profiles[1].iid: given twice"),
             (format!("{ROW},\"tpot_sloppe\":1"), "tpot_slope"),
             (ROW.replace("1000", "0"), "kv_capacity_tokens"),
             (ROW.replace("0.004", "1e999"), "tpot_intercept"),

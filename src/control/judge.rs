@@ -52,7 +52,7 @@ impl Judge {
                 line.set_correction(learned.fade(id, rules));
             }
             learned.judge(id, &judged);
-            line.set_on_probation(judged.health == Health::Probation);
+            line.set_on_probation(self.drift.costs_more(id.index()));
             line.set_evicted(judged.health == Health::Evicted);
         }
         for change in self.changes.drain(..) {

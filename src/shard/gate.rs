@@ -68,6 +68,8 @@ struct Line {
 const ONE: u64 = 1;
 const PUT: u64 = 1 << 32;
 const FREE: u64 = PUT - 1;
+/// Credits that one cell can hold, should all come to lie there; no router has more requests.
+const LIMIT_MAX: usize = (FREE / 2) as usize;
 /// Passes over the cells before a refusal is settled under the lock.
 const PASSES: usize = 3;
 
@@ -81,7 +83,7 @@ enum Pass {
 impl Gate {
     /// `limit` credits spread over the cells of `shards`; a line of at most `room`.
     pub fn new(limit: usize, shards: usize, room: usize) -> Self {
-        let shards = shards.max(1);
+        let (limit, shards) = (limit.min(LIMIT_MAX), shards.max(1));
         let share = |i: usize| limit / shards + usize::from(i < limit % shards);
         Gate {
             attention: CachePadded::new(AtomicU64::new(0)),
@@ -156,6 +158,7 @@ impl Gate {
     /// A new bound. Permits over a lower one stay out until they come back.
     pub fn set_limit(&self, limit: usize, wakes: &mut Vec<usize>) {
         let mut line = self.lock();
+        let limit = limit.min(LIMIT_MAX);
         let (old, new) = (self.limit.load(Ordering::Relaxed), limit as u64);
         self.limit.store(new, Ordering::Relaxed);
         line.debt += old.saturating_sub(new);

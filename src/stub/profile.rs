@@ -107,7 +107,12 @@ impl From<profiles::Profile> for Named {
 
 /// The row for `iid`, or the only one where none is named; else what is wrong, in words.
 pub fn choose<'r>(rows: &'r [Named], iid: Option<&str>) -> Result<&'r Named, String> {
-    let names = || rows.iter().map(|row| row.iid.as_str()).collect::<Vec<_>>();
+    // A file may hold thousands.
+    let names = || {
+        let names = rows.iter().take(8).map(|row| row.iid.as_str());
+        let more = (rows.len() > 8).then_some("…");
+        names.chain(more).collect::<Vec<_>>()
+    };
     match (rows, iid) {
         ([], _) => Err("the file holds no profile".into()),
         ([row], None) => Ok(row),

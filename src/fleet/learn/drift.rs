@@ -100,6 +100,8 @@ struct Watched {
     /// On probation after an eviction.
     on_trial: bool,
     windows_out: u32,
+    /// Windows on probation that said nothing, since a bad one.
+    silent: u32,
 }
 
 /// A good window moves the baseline by so much; the first ones weigh alike. At 30 s a window the last five minutes.
@@ -121,6 +123,7 @@ impl Drift {
             lowest: f64::INFINITY,
             on_trial: false,
             windows_out: 0,
+            silent: 0,
         };
         Drift {
             rules: rules.clone(),
@@ -132,6 +135,13 @@ impl Drift {
 
     pub fn judged(&self, engine: usize) -> Judged {
         self.engines[engine].judged
+    }
+
+    /// Whether new work goes there only at a price. One on probation that was given too little to show how it is, for as long as it
+    /// would have taken to become well, is given work as any other until a bad window.
+    pub fn costs_more(&self, engine: usize) -> bool {
+        let watched = &self.engines[engine];
+        watched.judged.health == Health::Probation && watched.silent < self.rules.recovery_windows
     }
 
     /// A monitoring pass, with a look at each engine. Whether a window has ended; what has changed is put into `changes`. A pass that comes
@@ -167,16 +177,23 @@ impl Drift {
         }
     }
 
-    /// The median score of the other engines of its role that had one.
+    /// The median score of the other engines of its role that had one; of all others where there is none of its role.
     fn peers(&self, engine: usize, scores: &[Option<f64>]) -> Option<f64> {
         let role = self.engines[engine].role;
-        let peers = self.engines.iter().zip(scores).enumerate();
-        let mut peers: Vec<f64> = peers
-            .filter(|(i, (peer, _))| {
-                *i != engine && peer.role == role && peer.judged.health != Health::Evicted
-            })
-            .filter_map(|(_, (_, score))| *score)
-            .collect();
+        let scores_of = |all: bool| -> Vec<f64> {
+            let peers = self.engines.iter().zip(scores).enumerate();
+            let counts = |i: usize, peer: &Watched| {
+                i != engine && (all || peer.role == role) && peer.judged.health != Health::Evicted
+            };
+            peers
+                .filter(|(i, (peer, _))| counts(*i, peer))
+                .filter_map(|(_, (_, score))| *score)
+                .collect()
+        };
+        let mut peers = scores_of(false);
+        if peers.is_empty() {
+            peers = scores_of(true);
+        }
         peers.sort_unstable_by(f64::total_cmp);
         let upper = *peers.get(peers.len() / 2)?;
         let lower = peers[(peers.len() - 1) / 2];
@@ -216,7 +233,13 @@ impl Drift {
             }
             return;
         }
-        let Some(bad) = bad else { return };
+        let Some(bad) = bad else {
+            watched.silent = watched.silent.saturating_add(1);
+            return;
+        };
+        if bad {
+            watched.silent = 0;
+        }
         let judged = &mut watched.judged;
         (judged.bad, judged.good) = if bad {
             (judged.bad.saturating_add(1), 0)
@@ -299,7 +322,7 @@ impl Watched {
         match to {
             Health::Healthy => self.on_trial = false,
             Health::Evicted => self.windows_out = 0,
-            Health::Probation => {}
+            Health::Probation => self.silent = 0,
         }
         if why != Why::Slow {
             (self.judged.bad, self.judged.good) = (0, 0);

@@ -349,10 +349,31 @@ fn what_befalls_all_evicts_nobody() {
     assert_eq!(court.windows(40, &[8.0, 9.0, 8.5]), "hhh");
     // Nor does it become the habit that later slowness is measured by.
     assert!(court.drift.judged(0).baseline < Some(1.1));
-    // An engine of another role is no peer: this one has none, and judges itself.
+    // One that is alone in its role is held against all that generate.
     let mut court = Court::new(&rules(), &[Role::Decode, Role::Prefill, Role::Prefill]);
     court.windows(5, &[1.0; 3]);
-    assert_eq!(court.windows(40, &[10.0, 10.0, 10.0]), "phh");
+    assert_eq!(court.windows(40, &[10.0, 10.0, 10.0]), "hhh");
+    assert_eq!(court.windows(40, &[10.0, 1.0, 1.0]), "phh");
+}
+
+// proves R-SCH-4
+#[test]
+fn one_on_probation_that_is_given_nothing_is_tried() {
+    let mut court = Court::new(&rules(), &[Role::Both; 3]);
+    court.windows(5, &[1.0; 3]);
+    assert_eq!(court.windows(3, &[10.0, 1.0, 1.0]), "phh");
+    // Too dear to be used: it could stay so for ever.
+    for n in 1..=3 {
+        assert!(court.drift.costs_more(0));
+        assert_eq!(court.window(&[0.0, 1.0, 1.0]), "phh", "{n}");
+    }
+    assert!(!court.drift.costs_more(0));
+    // Still slow: dear again. And then well.
+    assert_eq!(court.window(&[10.0, 1.0, 1.0]), "phh");
+    assert!(court.drift.costs_more(0));
+    court.windows(3, &[0.0, 1.0, 1.0]);
+    assert_eq!(court.windows(3, &[1.0; 3]), "hhh");
+    assert!(!court.drift.costs_more(0));
 }
 
 // proves R-SCH-4
