@@ -71,8 +71,8 @@ const LEFTOVERS: &[&str] = &[
 /// Files that hold `unsafe`, and why there is no other way.
 const UNSAFE: &[(&str, &str)] = &[
     (
-        "src/runtime/boot.rs",
-        "std has no call for a thread's signal mask",
+        "src/runtime/settle.rs",
+        "std has no calls for a thread's cores, memory node and signal mask",
     ),
     (
         "src/runtime/socket.rs",
