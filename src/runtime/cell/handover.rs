@@ -71,3 +71,6 @@ impl<R: Rt> ShardCell<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
