@@ -54,9 +54,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let runtime = snapshot.fleet.runtime.clone();
     let (driver, fallback) =
         boot::choose_driver(choice(runtime.driver)).map_err(Failure::failed)?;
-    let machine = boot::machine().map_err(Failure::failed)?;
-    let ask = ask(runtime.shards, runtime.cpus.as_ref(), runtime.numa).map_err(Failure::config)?;
-    let places = topology::plan(&machine, &ask).map_err(Failure::config)?;
+    let (machine, places) = place_shards(&runtime)?;
     let count = places.places.len();
     let snapshot = Arc::new(snapshot);
     let mut seeds = seeds();
@@ -211,6 +209,14 @@ pub(super) fn choice(driver: checked::Driver) -> DriverChoice {
         checked::Driver::IoUring => DriverChoice::IoUring,
         checked::Driver::Epoll => DriverChoice::Epoll,
     }
+}
+
+fn place_shards(runtime: &checked::RuntimeSettings) -> Result<(Machine, topology::Plan), Failure> {
+    let machine = boot::machine().map_err(Failure::failed)?;
+    let plan = ask(runtime.shards, runtime.cpus.as_ref(), runtime.numa)
+        .and_then(|ask| topology::plan(&machine, &ask))
+        .map_err(Failure::config)?;
+    Ok((machine, plan))
 }
 
 /// What the operator's words come to. A core that no plan can have is told here.

@@ -1,5 +1,5 @@
-//! The memory that the shards of a router share: the board, the gates, the addresses, the counts of connections, what was learned, the retry credits and the
-//! standing. All atomics.
+//! The memory that the shards of a router share: the board, the gates, the addresses, the counts of connections, what was learned, the
+//! retry credits and the standing. All atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
