@@ -17,6 +17,9 @@ use crate::runtime::io::Rt;
 /// A shard with so many messages waiting is handed no connection: a quarter of its mailbox as `serve` makes it.
 const HANDOVERS_MAX: usize = 256;
 
+/// Both directions of a connection.
+type Halves<R> = (<R as Rt>::Reader, <R as Rt>::Writer);
+
 impl<R: Rt> ShardCell<R> {
     /// A new connection, from which nothing has been read, begins here or on a shard that has fewer.
     pub(super) fn admit(self: &Rc<Self>, reader: R::Reader, writer: R::Writer, peer: SocketAddr) {
@@ -48,7 +51,7 @@ impl<R: Rt> ShardCell<R> {
         reader: R::Reader,
         writer: R::Writer,
         peer: SocketAddr,
-    ) -> Result<(), Option<(R::Reader, R::Writer)>> {
+    ) -> Result<(), Option<Halves<R>>> {
         // What is not told twice, such as an answer of the control thread, keeps its room.
         if self.mail[to].len() >= HANDOVERS_MAX {
             return Err(Some((reader, writer)));
