@@ -16,7 +16,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use narwhal::base::units::ShardId;
 use narwhal::config::topology::Snapshot;
 use narwhal::config::{self, Format};
 use narwhal::metrics::histogram::ShardTimes;
@@ -26,7 +25,7 @@ use narwhal::runtime::cell::{self, ControlPort, Mail};
 use narwhal::runtime::mail::Mailbox;
 use narwhal::runtime::monoio::Monoio;
 use narwhal::runtime::tls::{self, Roots};
-use narwhal::runtime::topology::{Place, Plan};
+use narwhal::runtime::topology::Plan;
 use narwhal::shard::{ControlRequest, Note, Shard, Shared};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -258,15 +257,7 @@ impl Router {
         let mail = Arc::new(Mailbox::new(16));
         let listener = boot::bind_shards("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let address = listener[0].local_addr().unwrap();
-        let place = Place {
-            shard: ShardId(0),
-            cpu: None,
-            node: None,
-        };
-        let plan = Plan {
-            places: vec![place],
-            warnings: Vec::new(),
-        };
+        let plan = Plan::floating(1);
         let mut listener = Some(listener);
         boot::run_shards(&plan, driver, |place| {
             let times = Arc::new(ShardTimes::new());

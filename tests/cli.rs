@@ -20,5 +20,7 @@ mod profile;
 mod seccomp;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/topology.rs"]
+mod topology;
 #[path = "cli/usage.rs"]
 mod usage;

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use narwhal::base::units::{EngineId, ShardId};
+use narwhal::base::units::EngineId;
 use narwhal::config::topology::Snapshot;
 use narwhal::config::{self, Format};
 use narwhal::metrics::histogram::ShardTimes;
@@ -18,7 +18,7 @@ use narwhal::runtime::boot::{self, DriverChoice};
 use narwhal::runtime::cell::{self, ControlPort};
 use narwhal::runtime::mail::Mailbox;
 use narwhal::runtime::monoio::Monoio;
-use narwhal::runtime::topology::{Place, Plan};
+use narwhal::runtime::topology::Plan;
 use narwhal::shard::{ControlRequest, Note, Shard, Shared};
 use socket2::{Domain, Socket, Type};
 
@@ -225,15 +225,7 @@ impl Router {
         let ledger = Arc::new(ShardLedger::new());
         let listener = boot::bind_shards("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let address = listener[0].local_addr().unwrap();
-        let place = Place {
-            shard: ShardId(0),
-            cpu: None,
-            node: None,
-        };
-        let plan = Plan {
-            places: vec![place],
-            warnings: Vec::new(),
-        };
+        let plan = Plan::floating(1);
         let mut listener = Some(listener);
         boot::run_shards(&plan, driver, |place| {
             let times = Arc::new(ShardTimes::new());

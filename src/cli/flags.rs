@@ -25,6 +25,8 @@ pub enum Command {
     Engine(Engine),
     /// Measure the engines of a fleet, and write their profiles.
     Profile(Profile),
+    /// Show cores, memory nodes and network cards, and the plan of shards that `serve` would use.
+    Topology(Topology),
 }
 
 /// Flags override the `runtime` section of the fleet file.
@@ -39,6 +41,19 @@ pub struct Serve {
     /// Where the admin routes live, apart from the clients' port.
     #[arg(long, value_name = "A:P")]
     pub admin_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub place: Place,
+    /// How shards ask the kernel [default: auto].
+    #[arg(long, value_name = "auto|io_uring|epoll")]
+    pub driver: Option<String>,
+    /// The name this router goes by in state and metrics [default: random].
+    #[arg(long, value_name = "ID")]
+    pub router_id: Option<String>,
+}
+
+/// Where shards run.
+#[derive(Debug, Args)]
+pub struct Place {
     /// Pinned threads [default: one per core the process may use].
     #[arg(long, value_name = "N")]
     pub shards: Option<usize>,
@@ -48,12 +63,22 @@ pub struct Serve {
     /// Memory nodes: off, auto (spread over them) or the number of one.
     #[arg(long, value_name = "off|auto|N")]
     pub numa: Option<String>,
-    /// How shards ask the kernel [default: auto].
-    #[arg(long, value_name = "auto|io_uring|epoll")]
-    pub driver: Option<String>,
-    /// The name this router goes by in state and metrics [default: random].
-    #[arg(long, value_name = "ID")]
-    pub router_id: Option<String>,
+}
+
+/// Takes the flags of `serve` that choose cores, and shows what it would make of them. Starts nothing.
+#[derive(Debug, Args)]
+pub struct Topology {
+    #[command(flatten)]
+    pub place: Place,
+    /// Plan for the `runtime` section of this fleet file; flags override it.
+    #[arg(long, value_name = "FILE")]
+    pub fleet: Option<PathBuf>,
+    /// As one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Look at the files below this directory in place of this machine's.
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub root: Option<PathBuf>,
 }
 
 /// Loopback only, and no files. SIGTERM or Ctrl-C ends it.

@@ -14,6 +14,8 @@ pub mod demo;
 
 pub mod profile;
 
+pub mod topology;
+
 use std::fmt;
 use std::process::ExitCode;
 
@@ -39,6 +41,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => simulate::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::Topology(args) => topology::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

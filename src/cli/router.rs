@@ -15,14 +15,14 @@ use crate::control::port::Port;
 use crate::control::signals::Notice;
 use crate::control::{self, Handle, Settings, ShardFacts};
 use crate::metrics::histogram::ShardTimes;
-use crate::metrics::ledger::{Cell, ShardLedger};
+use crate::metrics::ledger::ShardLedger;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::cell::{self, ControlPort, Mail};
 use crate::runtime::clock::MonotonicClock;
 use crate::runtime::mail::Mailbox;
 use crate::runtime::monoio::Monoio;
 use crate::runtime::tls::{self, Roots};
-use crate::runtime::topology::{self, Ask, CpuList, Numa};
+use crate::runtime::topology::{self, Ask, CpuList, Machine, Numa, PlanError};
 use crate::shard::{Shard, Shared};
 
 /// What the caller decides beside the fleet.
@@ -54,11 +54,13 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let runtime = snapshot.fleet.runtime.clone();
     let (driver, fallback) =
         boot::choose_driver(choice(runtime.driver)).map_err(Failure::failed)?;
-    let places = place_shards(&runtime)?;
+    let (machine, places) = place_shards(&runtime)?;
     let count = places.places.len();
     let snapshot = Arc::new(snapshot);
     let mut seeds = seeds();
-    let shared = Arc::new(Shared::new(&snapshot, count).salted(&snapshot, &mut seeds));
+    let nodes = places.places.iter().map(|place| place.node);
+    let shared = Shared::new(&snapshot, count).on_nodes(nodes);
+    let shared = Arc::new(shared.salted(&snapshot, &mut seeds));
     let router_id = plan
         .router_id
         .unwrap_or_else(|| String::from_utf8_lossy(&seeds.uuid()).into_owned());
@@ -74,7 +76,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         .collect();
     let way_down = WayDown {
         mail: mail.clone(),
-        ledgers: facts.iter().map(|facts| facts.ledger.clone()).collect(),
+        shared: shared.clone(),
         window: snapshot.fleet.serving.drain_window,
         grace: snapshot.fleet.serving.graceful_timeout,
     };
@@ -87,18 +89,15 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
 
     let shards = boot::run_shards(&places, driver, |place| {
         let index = place.shard.index();
-        let shard = Shard::new(
-            place.shard,
-            snapshot.clone(),
-            shared.clone(),
-            facts[index].ledger.clone(),
-            facts[index].times.clone(),
-            seeds.u64(),
-        );
+        let (id, snapshot, shared) = (place.shard, snapshot.clone(), shared.clone());
+        let (ledger, times) = (facts[index].ledger.clone(), facts[index].times.clone());
+        let seed = seeds.u64();
         let own = std::mem::take(&mut listeners[index]);
         let (mail, port) = (mail.clone(), port.clone());
         let tls = roots.as_ref().map(|r| tls::Client::new(r, &snapshot));
         move || async move {
+            // Made here, so that its memory is its thread's.
+            let shard = Shard::new(id, snapshot, shared, ledger, times, seed);
             if let Err(error) = cell::run::<Monoio>(shard, tls, own, mail, port).await {
                 tracing::error!("a shard cannot serve its listeners: {error}");
                 process::exit(1);
@@ -109,7 +108,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     say(
         driver,
         fallback,
-        &places,
+        (&machine, &places),
         &shards,
         &addresses,
         control.admin_address,
@@ -160,7 +159,7 @@ impl Router {
 /// From the first signal to the end of the process.
 struct WayDown {
     mail: Arc<[Arc<Mailbox<Mail>>]>,
-    ledgers: Vec<Arc<ShardLedger>>,
+    shared: Arc<Shared>,
     window: Duration,
     grace: Duration,
 }
@@ -177,7 +176,7 @@ impl WayDown {
             process::exit(0);
         }
         tracing::info!("draining: new work is answered 503 for {:?}", self.window);
-        let (mail, ledgers) = (self.mail.clone(), self.ledgers.clone());
+        let (mail, shared) = (self.mail.clone(), self.shared.clone());
         let (window, grace) = (self.window, self.grace);
         let spawned = thread::Builder::new()
             .name("narwhal-drain".into())
@@ -189,8 +188,8 @@ impl WayDown {
                         thread::sleep(DRAIN_LOOK);
                     }
                 }
-                let open = |ledger: &Arc<ShardLedger>| ledger.peek(Cell::ConnectionsOpen);
-                while ledgers.iter().map(open).sum::<u64>() > 0 && Instant::now() < until {
+                // Those on their way from one shard to another too.
+                while !shared.connections.are_none() && Instant::now() < until {
                     thread::sleep(DRAIN_LOOK);
                 }
                 tracing::info!("drained");
@@ -212,23 +211,35 @@ pub(super) fn choice(driver: checked::Driver) -> DriverChoice {
     }
 }
 
-fn place_shards(runtime: &checked::RuntimeSettings) -> Result<topology::Plan, Failure> {
+fn place_shards(runtime: &checked::RuntimeSettings) -> Result<(Machine, topology::Plan), Failure> {
     let machine = boot::machine().map_err(Failure::failed)?;
-    let ids = |list: &checked::CpuList| list.as_slice().iter().map(|id| usize::from(*id)).collect();
-    let ask = Ask {
-        shards: runtime.shards,
-        cpus: runtime
-            .cpus
-            .as_ref()
-            .and_then(|list| CpuList::new(ids(list))),
-        numa: match runtime.numa {
+    let plan = ask(runtime.shards, runtime.cpus.as_ref(), runtime.numa)
+        .and_then(|ask| topology::plan(&machine, &ask))
+        .map_err(Failure::config)?;
+    Ok((machine, plan))
+}
+
+/// What the operator's words come to. A core that no plan can have is told here.
+pub(super) fn ask(
+    shards: Option<usize>,
+    cpus: Option<&checked::CpuList>,
+    numa: Option<checked::Numa>,
+) -> Result<Ask, PlanError> {
+    let list = |list: &checked::CpuList| {
+        let ids: Vec<_> = list.as_slice().iter().map(|id| usize::from(*id)).collect();
+        let last = ids.last().copied().unwrap_or_default();
+        CpuList::new(ids).ok_or(PlanError::OutsideMask(last))
+    };
+    Ok(Ask {
+        shards,
+        cpus: cpus.map(list).transpose()?,
+        numa: match numa {
             None | Some(checked::Numa::Off) => Numa::Off,
             Some(checked::Numa::Auto) => Numa::Auto,
             Some(checked::Numa::Node(node)) => Numa::Node(usize::from(node)),
         },
         pin: None,
-    };
-    topology::plan(&machine, &ask).map_err(Failure::config)
+    })
 }
 
 /// Every shard gets its own listener on every address.
@@ -267,40 +278,25 @@ pub(super) fn seeds() -> Prng {
 fn say(
     driver: Driver,
     fallback: Option<io::Error>,
-    plan: &topology::Plan,
+    (machine, plan): (&Machine, &topology::Plan),
     shards: &Shards,
     addresses: &[SocketAddr],
     admin: Option<SocketAddr>,
 ) {
+    for fault in &machine.faults {
+        tracing::warn!("{fault}; counts as not known");
+    }
     for warning in &plan.warnings {
         tracing::warn!("{warning}");
     }
-    for place in &shards.unpinned {
-        tracing::warn!(
-            "shard {} could not be pinned to core {:?}",
-            place.shard,
-            place.cpu
-        );
+    for (place, what) in &shards.refused {
+        tracing::warn!("shard {}: the kernel refuses {what}", place.shard);
     }
     if let Some(why) = fallback {
         tracing::warn!("io_uring is not available, running on epoll: {why}");
     }
-    let cores: Vec<_> = plan
-        .places
-        .iter()
-        .filter_map(|p| p.cpu)
-        .map(|c| c.to_string())
-        .collect();
-    tracing::info!(
-        "{} shards on {}, cores {}",
-        plan.places.len(),
-        driver.name(),
-        if cores.is_empty() {
-            "not pinned".to_owned()
-        } else {
-            cores.join(",")
-        },
-    );
+    let (shards, driver) = (plan.places.len(), driver.name());
+    tracing::info!("{shards} shards on {driver}, cores {}", plan.cores());
     if let Some(admin) = admin {
         tracing::info!("admin routes on http://{admin}");
     }

@@ -3,17 +3,19 @@
 //! Says what it will do before it does it: what of the file is not used, which driver runs, where shards are, where it listens, and the
 //! memory that clients can make it hold. What this version does not do yet is refused here by name, never passed over.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::str::FromStr;
 
 use super::Failure;
 use super::flags;
 use super::router::{self, Plan};
 use crate::base::limits;
-use crate::config;
 use crate::config::checked::Fleet;
 use crate::config::profiles;
 use crate::config::topology::Snapshot;
+use crate::config::{self, CpuList, Numa};
 use crate::control::resolve;
 
 /// Where clients connect unless told otherwise. Loopback: being seen from outside is a decision.
@@ -90,20 +92,37 @@ fn override_runtime(fleet: &mut Fleet, args: &flags::Serve) -> Result<(), Failur
         runtime.listen = args.listen.clone();
     }
     runtime.admin_listen = args.admin_listen.or(runtime.admin_listen);
-    runtime.shards = args.shards.or(runtime.shards);
-    let flag = |name: &'static str, text: &str, why: String| {
-        Failure::config(format!("--{name} {text}: {why}"))
-    };
-    if let Some(text) = &args.cpus {
-        runtime.cpus = Some(text.parse().map_err(|why| flag("cpus", text, why))?);
-    }
-    if let Some(text) = &args.numa {
-        runtime.numa = Some(text.parse().map_err(|why| flag("numa", text, why))?);
-    }
+    let place = args.place.parsed()?;
+    runtime.shards = place.shards.or(runtime.shards);
+    runtime.cpus = place.cpus.or(runtime.cpus.take());
+    runtime.numa = place.numa.or(runtime.numa);
     if let Some(text) = &args.driver {
-        runtime.driver = text.parse().map_err(|why| flag("driver", text, why))?;
+        runtime.driver = parsed("driver", text)?;
     }
     Ok(())
+}
+
+/// Where shards are to run, as the command line says it.
+pub struct Asked {
+    pub shards: Option<usize>,
+    pub cpus: Option<CpuList>,
+    pub numa: Option<Numa>,
+}
+
+impl flags::Place {
+    pub fn parsed(&self) -> Result<Asked, Failure> {
+        let (cpus, numa) = (self.cpus.as_deref(), self.numa.as_deref());
+        Ok(Asked {
+            shards: self.shards,
+            cpus: cpus.map(|text| parsed("cpus", text)).transpose()?,
+            numa: numa.map(|text| parsed("numa", text)).transpose()?,
+        })
+    }
+}
+
+fn parsed<T: FromStr<Err: Display>>(flag: &str, text: &str) -> Result<T, Failure> {
+    let told = |why| Failure::config(format!("--{flag} {text}: {why}"));
+    text.parse().map_err(told)
 }
 
 /// What a file may ask and this version cannot do. Serving as if it had not been asked would be worse than not serving.

@@ -130,7 +130,7 @@ fn start_with(
         move || serve(work, clock, manner)
     })
     .map_err(Failure::failed)?;
-    if !thread.unpinned.is_empty() {
+    if !thread.refused.is_empty() {
         tracing::warn!("the engines' thread could not be pinned to core {cpu:?}");
     }
     Ok(Simulated {

@@ -48,6 +48,8 @@ words! {
         ConnectionsAccepted = "connections_accepted",
         /// Handed to another shard at accept.
         ConnectionsMoved = "connections_moved",
+        /// To be handed over, but that shard's mailbox or the process's descriptors had no room.
+        ConnectionsKept = "connections_kept",
         EventsRelayed = "events_relayed",
         /// Bytes of answers written to clients.
         BytesRelayed = "bytes_relayed",

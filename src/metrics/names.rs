@@ -137,8 +137,9 @@ metrics! {
     SHARD_OFFERED = "narwhal_shard_offered_total" Counter "requests" ["shard"] "Completion requests that came to it.";
     SHARD_STREAMS = "narwhal_shard_streams_active" Gauge "streams" ["shard"] "Event streams being relayed.";
     SHARD_CONNECTIONS = "narwhal_shard_connections_open" Gauge "connections" ["shard"] "Client connections.";
-    SHARD_ACCEPTED = "narwhal_shard_connections_accepted_total" Counter "connections" ["shard"] "Client connections accepted.";
+    SHARD_ACCEPTED = "narwhal_shard_connections_accepted_total" Counter "connections" ["shard"] "Client connections that it took, from its listener or another shard.";
     SHARD_MOVED = "narwhal_shard_connections_moved_total" Counter "connections" ["shard"] "Handed to a less loaded shard at accept.";
+    SHARD_KEPT = "narwhal_shard_connections_kept_total" Counter "connections" ["shard"] "Were to be handed over, but there was no room for that.";
     SHARD_LEGS = "narwhal_shard_legs_open" Gauge "legs" ["shard"] "Engine requests under way.";
     SHARD_POOL_IDLE = "narwhal_shard_pool_idle" Gauge "connections" ["shard"] "Idle engine connections kept.";
     SHARD_POOL_HITS = "narwhal_shard_pool_hits_total" Counter "legs" ["shard"] "Legs on a kept connection.";

@@ -221,6 +221,7 @@ fn shard(number: usize, s: &ShardView<'_>) -> Value {
             "open": c.cell(Cell::ConnectionsOpen),
             "accepted": c.cell(Cell::ConnectionsAccepted),
             "moved": c.cell(Cell::ConnectionsMoved),
+            "kept": c.cell(Cell::ConnectionsKept),
         },
         "offered": c.offered(),
         "ended": c.ended(),

@@ -208,7 +208,7 @@ fn shards(page: &mut Page, p: &Picture<'_>) {
         page.sample(&names::SHARD_INFO, "", &place, 1);
     }
     type Reading = fn(&Counts) -> u64;
-    let rows: [(&Metric, Reading); 15] = [
+    let rows: [(&Metric, Reading); 16] = [
         (&names::SHARD_INFLIGHT, Counts::inflight),
         (&names::SHARD_OFFERED, Counts::offered),
         (&names::SHARD_STREAMS, |c| c.cell(Cell::StreamsActive)),
@@ -217,6 +217,7 @@ fn shards(page: &mut Page, p: &Picture<'_>) {
             c.cell(Cell::ConnectionsAccepted)
         }),
         (&names::SHARD_MOVED, |c| c.cell(Cell::ConnectionsMoved)),
+        (&names::SHARD_KEPT, |c| c.cell(Cell::ConnectionsKept)),
         (&names::SHARD_LEGS, |c| c.cell(Cell::LegsOpen)),
         (&names::SHARD_POOL_IDLE, |c| c.cell(Cell::PoolIdle)),
         (&names::SHARD_POOL_HITS, |c| c.cell(Cell::PoolHits)),

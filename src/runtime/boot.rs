@@ -1,7 +1,7 @@
 //! How the data plane starts: the driver, one pinned thread per shard, and the listeners they share.
 //!
-//! Owns the threads of the shards until they end. Pins first and builds the runtime second, so that a shard's first
-//! touch puts its pages on its own memory node. Invariants: all shards run or none does; all run the same driver; no
+//! Owns the threads of the shards until they end. A thread takes its place first and builds the runtime second, so that the shard's pages
+//! are on its own memory node. Invariants: all shards run or none does; all run the same driver; no
 //! runtime is dropped, because an operation may be in flight into one of its buffers: a shard drains, then the process
 //! ends.
 
@@ -12,11 +12,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread;
 
-use core_affinity::CoreId;
 use io_uring::IoUring;
 use monoio::time::TimeDriver;
 use monoio::{IoUringDriver, LegacyDriver, Runtime, RuntimeBuilder};
 
+use super::settle::{self, Refused};
 use super::socket;
 use super::topology::{CpuList, Machine, Place, Plan};
 
@@ -86,8 +86,8 @@ pub fn machine() -> io::Result<Machine> {
 /// The running shards.
 pub struct Shards {
     threads: Vec<thread::JoinHandle<()>>,
-    /// Places whose pinning the kernel refused; worth a warning, the shard runs all the same.
-    pub unpinned: Vec<Place>,
+    /// Places that the kernel refused; worth a warning, the shard runs all the same.
+    pub refused: Vec<(Place, Refused)>,
 }
 
 /// Starts one thread per place and returns once all run. `make` is called here, in order, and returns what the thread
@@ -103,25 +103,26 @@ where
     let mut gates = Vec::with_capacity(plan.places.len());
     for place in &plan.places {
         let (gate, opened) = mpsc::channel();
-        let (place, body, report) = (*place, make(place), report.clone());
+        let (place, body, report) = (place.clone(), make(place), report.clone());
         let thread = thread::Builder::new().name(format!("shard-{}", place.shard));
         threads.push(thread.spawn(move || shard(place, driver, body, &report, &opened))?);
         gates.push(gate);
     }
     drop(report);
-    let mut unpinned = Vec::new();
+    let mut refused = Vec::new();
     for _ in &plan.places {
         // A thread that dies before it reports is a panic; its report is then missing.
         let report = reports
             .recv()
             .map_err(|_| io::Error::other("a shard died at start"))?;
-        unpinned.extend(report?);
+        let (place, all) = report?;
+        refused.extend(all.into_iter().map(|what| (place.clone(), what)));
     }
     // An early return above drops the gates, and every shard that waits at one ends unborn.
     for gate in &gates {
         let _ = gate.send(());
     }
-    Ok(Shards { threads, unpinned })
+    Ok(Shards { threads, refused })
 }
 
 impl Shards {
@@ -134,21 +135,22 @@ impl Shards {
     }
 }
 
-/// The life of a shard's thread. Reports the place when it could not be pinned.
+/// What a shard's thread says once it could run.
+type Report = io::Result<(Place, Vec<Refused>)>;
+
+/// The life of a shard's thread. The place comes first: what is allocated from then on is the shard's own.
 fn shard<B, Fut>(
     place: Place,
     driver: Driver,
     body: B,
-    report: &mpsc::Sender<io::Result<Option<Place>>>,
+    report: &mpsc::Sender<Report>,
     opened: &mpsc::Receiver<()>,
 ) where
     B: FnOnce() -> Fut,
     Fut: Future<Output = ()>,
 {
-    block_signals();
-    let pinned = place
-        .cpu
-        .is_none_or(|id| core_affinity::set_for_current(CoreId { id }));
+    settle::block_signals();
+    let refused = settle::take(&place);
     let mut runtime = match runtime(driver) {
         Ok(runtime) => ManuallyDrop::new(runtime),
         Err(error) => {
@@ -156,35 +158,10 @@ fn shard<B, Fut>(
             return;
         }
     };
-    let _ = report.send(Ok((!pinned).then_some(place)));
+    let _ = report.send(Ok((place, refused)));
     if opened.recv().is_ok() {
         runtime.block_on(async move { body().await });
     }
-}
-
-/// Signals go to the control thread: on a shard they would only interrupt system calls.
-/// What a fault raises on the thread itself stays deliverable.
-#[expect(unsafe_code, reason = "std has no call for a thread's signal mask")]
-fn block_signals() {
-    const FAULTS: [i32; 6] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGILL,
-        libc::SIGABRT,
-        libc::SIGTRAP,
-    ];
-    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set that the later calls read; the old mask is not asked for; all pointers
-    // are to a live local.
-    let failed = unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        for signal in FAULTS {
-            libc::sigdelset(set.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
-    };
-    debug_assert_eq!(failed, 0, "the arguments are valid");
 }
 
 /// One listener for each of `shards` on the same address, the kernel spreading connections. An address in use is an

@@ -1,17 +1,17 @@
 //! What one shard's tasks share on their thread: the shard itself, its pool of engine connections, its buffers and its mail.
 //!
 //! Owned by one thread, never sent. Borrows are short: none is held across an `await`. What crosses threads are two bounded queues of plain
-//! data: mail in ([`Mail`]), requests for the control thread out ([`ControlPort`]).
+//! data and of sockets: mail in ([`Mail`]), requests for the control thread out ([`ControlPort`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::clock::{MonotonicClock, unix_seconds};
-use super::drive;
 use super::io::Rt;
 use super::letters::{ConnectionMail, ConnectionMailbox};
 use super::line::{Dial, Line};
@@ -28,19 +28,23 @@ use crate::shard::waits::Awaited;
 use crate::shard::{ControlRequest, Note, Shard};
 use crate::wire::h1::encode;
 
+mod handover;
+
 #[derive(Default)]
 struct Held {
     legs: usize,
     waiting: Vec<Waker>,
 }
 
-/// What the control thread sends to a shard.
+/// What the control thread and other shards send to a shard.
 #[derive(Debug)]
 pub enum Mail {
     /// The answer to what a connection asked.
     Answer { token: u64, answer: Answer },
     /// Another shard handed this one a permit.
     Granted(Awaited),
+    /// Another shard accepted this connection and has read nothing; it is counted here already.
+    Connection { stream: TcpStream, peer: SocketAddr },
     /// Shutting down: stop listening, close connections as they fall idle.
     Close,
 }
@@ -131,10 +135,11 @@ impl<R: Rt> ShardCell<R> {
 
     pub fn delist(&self, token: u64) {
         self.mailboxes.borrow_mut().remove(&token);
-        self.shard
-            .borrow()
+        let shard = self.shard.borrow();
+        shard
             .ledger
             .update(|tx| tx.sub(LedgerCell::ConnectionsOpen, 1));
+        shard.shared.connections.leave(self.own);
     }
 
     /// Hands on what stages left for the control thread.
@@ -277,9 +282,7 @@ impl<R: Rt> ShardCell<R> {
     async fn accept(self: Rc<Self>, listener: Rc<R::Listener>) {
         while !self.closing.get() {
             match R::accept(&listener).await {
-                Ok((reader, writer, peer)) => {
-                    R::spawn(drive::connection(self.clone(), reader, writer, peer));
-                }
+                Ok((reader, writer, peer)) => self.admit(reader, writer, peer),
                 // Out of descriptors, most likely: others must close before it is worth trying again.
                 Err(_) if !self.closing.get() => R::sleep(ACCEPT_PAUSE).await,
                 Err(_) => {}
@@ -294,7 +297,7 @@ impl<R: Rt> ShardCell<R> {
         }
     }
 
-    fn on_mail(&self, letter: Mail, listeners: &[Rc<R::Listener>]) {
+    fn on_mail(self: &Rc<Self>, letter: Mail, listeners: &[Rc<R::Listener>]) {
         match letter {
             Mail::Answer { token, answer } => {
                 self.deliver(token, ConnectionMail::Answer(answer));
@@ -303,8 +306,10 @@ impl<R: Rt> ShardCell<R> {
                 let tokens = self.shard.borrow_mut().fetch_grants(line);
                 self.call(tokens);
             }
+            Mail::Connection { stream, peer } => self.take_over(stream, peer),
             Mail::Close => {
                 self.closing.set(true);
+                self.shard.borrow().shared.connections.close(self.own);
                 for listener in listeners {
                     R::stop_listening(listener);
                 }

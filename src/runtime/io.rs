@@ -48,8 +48,12 @@ pub trait Rt: 'static {
     /// Takes over a connected socket, for one that another shard accepted.
     fn adopt(stream: TcpStream) -> io::Result<(Self::Reader, Self::Writer)>;
 
-    /// Gives a connection away; no operation may be in flight on it. The reverse of [`Rt::adopt`].
-    fn release(reader: Self::Reader, writer: Self::Writer) -> io::Result<TcpStream>;
+    /// Gives a connection away; no operation may be in flight on it. The reverse of [`Rt::adopt`]. Needs one more descriptor for a
+    /// moment; without it the halves come back.
+    fn release(
+        reader: Self::Reader,
+        writer: Self::Writer,
+    ) -> Result<TcpStream, (Self::Reader, Self::Writer)>;
 
     /// Ready after `duration`, rounded up to the runtime's grain (1 ms). May be dropped at any time.
     fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static;

@@ -10,6 +10,8 @@ pub mod monoio;
 
 pub mod topology;
 
+pub mod settle;
+
 pub mod boot;
 
 pub mod clock;

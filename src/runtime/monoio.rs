@@ -64,13 +64,14 @@ impl Rt for Monoio {
         split(TcpStream::from_std(stream)?)
     }
 
-    fn release(reader: Reader, writer: Writer) -> io::Result<net::TcpStream> {
-        let fd = reader.fd;
-        let stream = reader.half.reunite(writer.half);
-        let stream = stream.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    fn release(reader: Reader, writer: Writer) -> Result<net::TcpStream, (Reader, Writer)> {
         // A duplicate, because monoio's own way out panics when a cancelled operation still holds the stream.
-        let copy = socket::with_socket(fd, |s| s.try_clone())?;
-        drop(stream);
+        let Ok(copy) = socket::with_socket(reader.fd, |s| s.try_clone()) else {
+            return Err((reader, writer));
+        };
+        // Two halves of one stream always meet; of two streams they would be dropped, and each sends FIN.
+        let stream = reader.half.reunite(writer.half);
+        debug_assert!(stream.is_ok(), "the halves are of one connection");
         Ok(copy.into())
     }
 

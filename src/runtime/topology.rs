@@ -1,36 +1,20 @@
-//! What the machine offers a data plane, and the plan that follows: which shards, on which cores.
+//! What the machine offers a data plane, and the plan that follows: which shards, on which cores, with which memory.
 //!
-//! Owns nothing; reads `/sys` and `/proc` below a root that is a parameter, so that tests build machines of files.
-//! Never pins anything itself. Invariants of a plan: at least one shard; a core carries at most one pinned shard;
-//! cores of one node are neighbours in the list.
+//! Owns nothing. [`machine`] reads `/sys` and `/proc` below a root that is a parameter, so that tests build machines of files; the plan is
+//! a function of what was read. Never pins anything itself. Invariants of a plan: at least one shard; a core carries at most one pinned
+//! shard; shards of one node are neighbours in the list, and within a node every core has a shard before a second thread of one does.
+
+pub mod list;
+
+pub mod machine;
+
+pub mod network;
 
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use crate::base::units::ShardId;
-
-/// Cores as Linux writes them, `0-3,8`: ascending, each once, at least one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuList(Vec<usize>);
-
-/// What this process may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// The affinity mask, which a cpuset narrows.
-    pub cpus: CpuList,
-    /// Whole cores that the CPU quota of the cgroup comes to, rounded up; `None` without a quota.
-    pub quota_cpus: Option<usize>,
-    /// Memory nodes with their cores; empty where the kernel does not say.
-    pub nodes: Vec<Node>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    pub id: usize,
-    pub cpus: CpuList,
-}
+pub use list::CpuList;
+pub use machine::{Machine, Node};
 
 /// What the operator asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,25 +39,29 @@ pub enum Numa {
 }
 
 /// Where shards run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub places: Vec<Place>,
     pub warnings: Vec<PlanWarning>,
 }
 
 /// One shard's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub shard: ShardId,
-    /// The core to pin to; `None` leaves the thread to the kernel.
+    /// The core to pin to; `None` leaves the thread to the kernel, `within` these bounds.
     pub cpu: Option<usize>,
-    /// The memory node of `cpu`.
+    /// Where it is not pinned: the cores it may use; `None` are all that the process may.
+    pub within: Option<CpuList>,
+    /// The memory node of all cores that it may run on.
     pub node: Option<usize>,
+    /// The node that its memory is to come from; `None` where the machine has no two.
+    pub memory: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("cpus: `{0}` is not a list of cores such as 0-3,8 (ids 0 to {max})", max = CPU_ID_MAX)]
+    #[error("cpus: `{0}` is not a list of cores such as 0-3,8 (ids 0 to {max})", max = list::CPU_ID_MAX)]
     List(String),
     #[error("cpus: core {0} is not in the process's affinity mask")]
     OutsideMask(usize),
@@ -128,14 +116,22 @@ pub fn plan(machine: &Machine, ask: &Ask) -> Result<Plan, PlanError> {
         (true, Some(true)) => warnings.push(PlanWarning::QuotaAndPins),
         _ => {}
     }
+    let bounded = ask.cpus.is_some() || ask.numa != Numa::Off;
     let places = (0..shards).map(|index| {
-        let cpu = cpus.get(index).copied().filter(|_| pin);
-        // SHARDS_MAX fits the id.
-        let shard = ShardId(index as u16);
+        let floor = if pin {
+            &cpus[index..=index]
+        } else {
+            floor(machine, ask.numa, &cpus, (index, shards))
+        };
+        let node = common_node(machine, floor);
         Place {
-            shard,
-            cpu,
-            node: cpu.and_then(|cpu| machine.node_of(cpu)),
+            // SHARDS_MAX fits the id.
+            shard: ShardId(index as u16),
+            cpu: floor.first().copied().filter(|_| pin),
+            within: CpuList::new(floor.to_vec())
+                .filter(|floor| !pin && bounded && *floor != machine.cpus),
+            node,
+            memory: node.filter(|_| machine.nodes.len() > 1),
         }
     });
     Ok(Plan {
@@ -144,15 +140,40 @@ pub fn plan(machine: &Machine, ask: &Ask) -> Result<Plan, PlanError> {
     })
 }
 
-/// The cores to use, node by node.
+/// Where a shard that is not pinned may run: spread over nodes, each has one of them, as many to a node as the node has of the cores.
+fn floor<'a>(
+    machine: &Machine,
+    numa: Numa,
+    cpus: &'a [usize],
+    (index, shards): (usize, usize),
+) -> &'a [usize] {
+    if numa != Numa::Auto {
+        return cpus;
+    }
+    // Below the length, as the index is below the shards.
+    let own = machine.node_of(cpus[index * cpus.len() / shards]);
+    let mut nodes = cpus.chunk_by(|a, b| machine.node_of(*a) == machine.node_of(*b));
+    nodes
+        .find(|node| machine.node_of(node[0]) == own)
+        .unwrap_or(cpus)
+}
+
+fn common_node(machine: &Machine, cpus: &[usize]) -> Option<usize> {
+    let node = machine.node_of(*cpus.first()?)?;
+    let all = cpus.iter().all(|cpu| machine.node_of(*cpu) == Some(node));
+    all.then_some(node)
+}
+
+/// The cores to use, node by node. Within a node the first threads of its cores come first: two threads of a core share what makes it
+/// fast, and machines number them in either order.
 fn candidates(
     machine: &Machine,
     ask: &Ask,
     warnings: &mut Vec<PlanWarning>,
 ) -> Result<Vec<usize>, PlanError> {
     let listed = ask.cpus.as_ref();
-    let mut cpus = listed.unwrap_or(&machine.cpus).0.clone();
-    if let Some(cpu) = cpus.iter().find(|cpu| !machine.cpus.0.contains(cpu)) {
+    let mut cpus = listed.unwrap_or(&machine.cpus).ids().to_vec();
+    if let Some(cpu) = cpus.iter().find(|cpu| !machine.cpus.ids().contains(cpu)) {
         return Err(PlanError::OutsideMask(*cpu));
     }
     if let Numa::Node(node) = ask.numa {
@@ -162,6 +183,8 @@ fn candidates(
         }
     }
     cpus.sort_by_key(|cpu| (machine.node_of(*cpu), *cpu));
+    let rank = thread_ranks(machine, &cpus);
+    cpus.sort_by_key(|cpu| (machine.node_of(*cpu), rank(*cpu), *cpu));
     let mut nodes: Vec<usize> = cpus
         .iter()
         .filter_map(|cpu| machine.node_of(*cpu))
@@ -176,152 +199,56 @@ fn candidates(
     Ok(cpus)
 }
 
-impl Machine {
-    /// Reads the machine below `root` (`/` outside tests) for a process whose mask is `cpus`.
-    pub fn read(root: &Path, cpus: CpuList) -> Machine {
-        Machine {
-            cpus,
-            quota_cpus: quota_cpus(root),
-            nodes: nodes(root),
-        }
-    }
-
-    pub fn node_of(&self, cpu: usize) -> Option<usize> {
-        self.nodes
-            .iter()
-            .find(|node| node.cpus.0.contains(&cpu))
-            .map(|node| node.id)
-    }
-}
-
-/// The tightest CPU quota from our cgroup up to the root, in whole cores rounded up. Version 2 and version 1.
-fn quota_cpus(root: &Path) -> Option<usize> {
-    let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mut tightest: Option<usize> = None;
-    for line in own.lines() {
-        // hierarchy:controllers:path, where version 2 has no controllers.
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let mounts: &[&str] = match controllers {
-            "" => &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
-            list if list.split(',').any(|name| name == "cpu") => {
-                &["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"]
-            }
-            _ => continue,
-        };
-        for mount in mounts {
-            let here = quota_up_from(&root.join(mount), path);
-            tightest = tightest.into_iter().chain(here).min();
-        }
-    }
-    tightest
-}
-
-/// In a container the path may name a group that only the host sees; the walk then ends at the mount, which is ours.
-fn quota_up_from(mount: &Path, path: &str) -> Option<usize> {
-    let mut tightest: Option<usize> = None;
-    let mut below = PathBuf::from(path.trim_matches('/'));
-    loop {
-        // A path with `..` comes from outside the cgroup namespace; only the mount itself is sure.
-        if !below.components().any(|part| part.as_os_str() == "..") {
-            let here = quota_at(&mount.join(&below));
-            tightest = tightest.into_iter().chain(here).min();
-        }
-        if !below.pop() {
-            return tightest;
-        }
-    }
-}
-
-fn quota_at(group: &Path) -> Option<usize> {
-    let read = |name: &str| fs::read_to_string(group.join(name)).ok();
-    if let Some(text) = read("cpu.max") {
-        let mut fields = text.split_whitespace();
-        return whole_cpus(fields.next()?, fields.next().unwrap_or("100000"));
-    }
-    whole_cpus(
-        read("cpu.cfs_quota_us")?.trim(),
-        read("cpu.cfs_period_us")?.trim(),
-    )
-}
-
-/// `max` and -1 mean no quota.
-fn whole_cpus(quota_us: &str, period_us: &str) -> Option<usize> {
-    let quota_us: u64 = quota_us.parse().ok()?;
-    let period_us: u64 = period_us.parse().ok().filter(|period| *period > 0)?;
-    usize::try_from(quota_us.div_ceil(period_us).max(1)).ok()
-}
-
-fn nodes(root: &Path) -> Vec<Node> {
-    let base = root.join("sys/devices/system/node");
-    let list = |path: PathBuf| -> Option<CpuList> { fs::read_to_string(path).ok()?.parse().ok() };
-    let Some(online) = list(base.join("online")) else {
-        return Vec::new();
+/// How many threads of the same core come before this one in the list.
+fn thread_ranks(machine: &Machine, cpus: &[usize]) -> impl Fn(usize) -> usize + use<> {
+    let siblings = |cpu: usize| machine.cores.iter().find(|c| c.ids().contains(&cpu));
+    let before = |cpu: usize| {
+        let core = siblings(cpu).map_or(&[][..], CpuList::ids);
+        let listed = core.iter().filter(|other| cpus.contains(other));
+        listed.take_while(|other| **other != cpu).count()
     };
-    let node = |id: &usize| {
-        // A node of memory alone has an empty list, which does not parse.
-        let cpus = list(base.join(format!("node{id}/cpulist")))?;
-        Some(Node { id: *id, cpus })
-    };
-    online.0.iter().filter_map(node).collect()
-}
-
-impl CpuList {
-    /// Ascending and each once, whatever the order given; `None` when empty or out of range.
-    pub fn new(mut ids: Vec<usize>) -> Option<CpuList> {
-        ids.sort_unstable();
-        ids.dedup();
-        (ids.last().is_some_and(|last| *last <= CPU_ID_MAX)).then_some(CpuList(ids))
-    }
-
-    pub fn ids(&self) -> &[usize] {
-        &self.0
+    let ranks: Vec<_> = cpus.iter().map(|cpu| (*cpu, before(*cpu))).collect();
+    move |cpu| {
+        let row = ranks.iter().find(|(known, _)| *known == cpu);
+        row.map_or(0, |(_, rank)| *rank)
     }
 }
 
-impl FromStr for CpuList {
-    type Err = PlanError;
+impl Plan {
+    /// The cores in words, shards in order: `0,2 of node 0, 1,3 of node 1`.
+    pub fn cores(&self) -> String {
+        let groups = self
+            .places
+            .chunk_by(|a, b| (a.node, &a.within) == (b.node, &b.within));
+        let words = groups.map(|group| {
+            let pinned = group.iter().filter_map(|place| place.cpu);
+            let pinned: Vec<String> = pinned.map(|cpu| cpu.to_string()).collect();
+            let cores = match group[0].within.as_ref() {
+                _ if !pinned.is_empty() => pinned.join(","),
+                Some(within) => format!("not pinned within {within}"),
+                None => "not pinned".to_owned(),
+            };
+            match group[0].node {
+                Some(node) => format!("{cores} of node {node}"),
+                None => cores,
+            }
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
 
-    fn from_str(text: &str) -> Result<CpuList, PlanError> {
-        let wrong = || PlanError::List(text.chars().take(64).collect());
-        let id = |text: &str| -> Result<usize, PlanError> {
-            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            let id = text.parse().ok().filter(|id| digits && *id <= CPU_ID_MAX);
-            id.ok_or_else(wrong)
+    /// So many shards, left to the kernel.
+    pub fn floating(shards: u16) -> Plan {
+        let place = |id| Place {
+            shard: ShardId(id),
+            cpu: None,
+            within: None,
+            node: None,
+            memory: None,
         };
-        let mut ids = Vec::new();
-        // Checked before it is split: at most every core by number and comma.
-        if text.len() > 5 * (CPU_ID_MAX + 1) {
-            return Err(wrong());
+        Plan {
+            places: (0..shards).map(place).collect(),
+            warnings: Vec::new(),
         }
-        for range in text.trim().split(',') {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (first, last) = (id(first)?, id(last)?);
-            if first > last {
-                return Err(wrong());
-            }
-            ids.extend(first..=last);
-        }
-        CpuList::new(ids).ok_or_else(wrong)
-    }
-}
-
-/// As Linux writes it: runs joined with `-`.
-impl fmt::Display for CpuList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, run) in self.0.chunk_by(|a, b| a + 1 == *b).enumerate() {
-            let comma = if at > 0 { "," } else { "" };
-            match run {
-                [only] => write!(f, "{comma}{only}")?,
-                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
-                [] => {}
-            }
-        }
-        Ok(())
     }
 }
 
@@ -358,9 +285,6 @@ impl fmt::Display for PlanWarning {
         }
     }
 }
-
-/// What a `cpu_set_t` holds (CPU_SETSIZE, 1024); core_affinity panics past it.
-const CPU_ID_MAX: usize = 1023;
 
 /// Shards at most: no more than cores that can be named.
 const SHARDS_MAX: usize = 1024;

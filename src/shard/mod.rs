@@ -10,6 +10,8 @@ pub mod board;
 
 pub mod budget;
 
+pub mod connections;
+
 pub mod counters;
 
 pub mod gate;

@@ -1,5 +1,5 @@
-//! The memory that the shards of a router share: the board, the gates, the addresses, what was learned, the retry credits and the
-//! standing. All atomics.
+//! The memory that the shards of a router share: the board, the gates, the addresses, the counts of connections, what was learned, the
+//! retry credits and the standing. All atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::addresses::Addresses;
 use super::board::{Board, Phase};
 use super::budget::Credits;
+use super::connections::Connections;
 use super::gate::Gate;
 use super::learned::Learned;
 use super::prefix::Prefixes;
@@ -23,6 +24,7 @@ use crate::wire::prefix::Salt;
 pub struct Shared {
     pub board: Board,
     pub addresses: Addresses,
+    pub connections: Connections,
     pub learned: Learned,
     /// R-ADM-1: exchanges from the arrival of their head to the end of their answer.
     pub retained: Gate,
@@ -62,6 +64,7 @@ impl Shared {
         Shared {
             board: Board::new(engines),
             addresses: Addresses::new(snapshot),
+            connections: Connections::new(shards),
             learned: Learned::new(engines),
             retained: Gate::new(serving.max_retained, shards, 0),
             seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
@@ -80,6 +83,12 @@ impl Shared {
     /// Prompts are hashed with words that `prng` draws: outside of tests, with chance that nobody knows.
     pub fn salted(mut self, snapshot: &Snapshot, prng: &mut Prng) -> Self {
         self.prefixes = Prefixes::new(snapshot, Salt::new(prng));
+        self
+    }
+
+    /// Where the shards run, one after the other.
+    pub fn on_nodes(mut self, nodes: impl IntoIterator<Item = Option<usize>>) -> Self {
+        self.connections = self.connections.on_nodes(nodes);
         self
     }
 

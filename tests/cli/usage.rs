@@ -6,7 +6,7 @@ use crate::serve::FLEET;
 
 /// A command and what its help must name.
 const COMMANDS: &[(&[&str], &[&str])] = &[
-    (&[], &["serve", "demo", "engine", "profile"]),
+    (&[], &["serve", "demo", "engine", "profile", "topology"]),
     (
         &["serve"],
         &[
@@ -21,6 +21,10 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (&["demo"], &["--port", "--engines"]),
+    (
+        &["topology"],
+        &["--shards", "--cpus", "--numa", "--fleet", "--json"],
+    ),
     (
         &["profile"],
         &[
@@ -46,7 +50,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-// proves R-CLI-1, R-CLI-2, R-CLI-3
+// proves R-CLI-1, R-CLI-2, R-CLI-3, R-CLI-7
 #[test]
 fn every_command_tells_its_help_and_its_version() {
     for (command, flags) in COMMANDS {

@@ -24,5 +24,6 @@ mod learn;
 mod legs;
 mod queue;
 mod serve;
+mod spread;
 mod tls;
 mod world;

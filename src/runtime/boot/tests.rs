@@ -110,7 +110,7 @@ fn shards_serve_from_their_own_listeners() {
             }
         })
         .unwrap();
-        assert!(shards.unpinned.is_empty());
+        assert!(shards.refused.is_empty());
         let mut seen = [0; 2];
         for _ in 0..64 {
             let mut client = TcpStream::connect(addr).unwrap();
@@ -190,7 +190,7 @@ fn a_core_that_does_not_exist_is_told_and_survived() {
         }
     })
     .unwrap();
-    assert_eq!(shards.unpinned, one.places);
+    assert_eq!(shards.refused, [(one.places[0].clone(), Refused::Cores)]);
     shards.join().unwrap();
     assert_eq!(ran.load(Ordering::Relaxed), 1);
 }
