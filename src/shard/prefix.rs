@@ -11,7 +11,8 @@
 //! *Age.* Each engine has a clock of its own. It goes [`LIFE`] steps in [`FORGOTTEN_AFTER`], and as many while the engine reads the
 //! tokens that its KV cache holds; both add up. An entry is believed while it is younger than `LIFE`: an engine drops what it has not used
 //! for longest, so what was read a whole cache ago is gone. An engine that was seen dead has lost all: its clock jumps. Stamps come
-//! round after 256 lives; each record clears one more bucket of what is not believed, so that the table holds nothing for as long.
+//! round after 256 lives; each record clears one more bucket of what is not believed, so only a router without traffic
+//! for 42 hours can believe an old entry again.
 //!
 //! *Room.* An entry replaces one of the same block and engine, else one that is not believed, else the oldest in its bucket, by the
 //! clocks of their engines. Prompts that are used again stay young.

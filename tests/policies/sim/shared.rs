@@ -13,7 +13,7 @@ use super::traffic::{CAP, Request, Trace, exponential, instant, lognormal, text}
 pub enum Common {
     /// Many users on 80 system prompts of 3,000 to 6,000 tokens, some much more in use than others. No engine can hold all of them.
     Prompts,
-    /// Sessions of about ten turns, each with all that was said before it in its prompt, up to 16,000 tokens.
+    /// Talks of about ten turns, each with all that was said before it in its prompt, up to 16,000 tokens.
     Sessions,
     /// [`Common::Prompts`], and in the middle of it for 3 s a crowd on one prompt that is new: more than one engine
     /// could read even if it had it.
