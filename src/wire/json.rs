@@ -17,6 +17,7 @@ use crate::base::limits;
 #[doc(hidden)]
 pub mod fuzzing;
 
+mod number;
 mod text;
 
 pub use text::RawStr;
@@ -227,35 +228,6 @@ impl<'a> Cursor<'a> {
         Ok(RawStr { raw, at, escaped })
     }
 
-    /// Reads a number; returns its text. The caller has peeked [`Kind::Number`].
-    pub fn number(&mut self) -> Result<&'a [u8]> {
-        let start = self.pos;
-        if self.bytes.get(self.pos) == Some(&b'-') {
-            self.pos += 1;
-        }
-        match self.bytes.get(self.pos) {
-            Some(b'0') => self.pos += 1,
-            Some(b'1'..=b'9') => self.digits(),
-            _ => return Err(self.fault(What::Number)),
-        }
-        if self.bytes.get(self.pos) == Some(&b'.') {
-            self.pos += 1;
-            self.some_digits()?;
-        }
-        if let Some(b'e' | b'E') = self.bytes.get(self.pos) {
-            self.pos += 1;
-            if let Some(b'+' | b'-') = self.bytes.get(self.pos) {
-                self.pos += 1;
-            }
-            self.some_digits()?;
-        }
-        // `01` and `1x` end a number here and fail in whatever reads on; a digit is named for what it is.
-        if let Some(b'0'..=b'9') = self.bytes.get(self.pos) {
-            return Err(self.fault(What::Number));
-        }
-        Ok(&self.bytes[start..self.pos])
-    }
-
     #[inline(always)]
     fn enter(&mut self, open: u8) -> Result<Walk> {
         if self.depth == limits::JSON_DEPTH_MAX {
@@ -331,13 +303,16 @@ impl<'a> Cursor<'a> {
                         objects[word] & !bit
                     };
                 }
-                kind => self.skip_scalar(kind)?,
+                kind => {
+                    if kind == Kind::Number && !self.is_object(&objects) {
+                        self.digit_items(&mut walk);
+                    }
+                    self.skip_scalar(kind)?;
+                }
             }
             // Pass closing brackets, then the key when the value to come is a member.
             loop {
-                let level = self.depth - 1;
-                let object = objects[level / 64] >> (level % 64) & 1 == 1;
-                let more = if object {
+                let more = if self.is_object(&objects) {
                     self.key(&mut walk)?.is_some()
                 } else {
                     self.item(&mut walk)?
@@ -351,6 +326,13 @@ impl<'a> Cursor<'a> {
                 walk.first = false;
             }
         }
+    }
+
+    /// Whether the innermost level is an object; there is one.
+    #[inline(always)]
+    fn is_object(&self, objects: &[u64]) -> bool {
+        let level = self.depth - 1;
+        objects[level / 64] >> (level % 64) & 1 == 1
     }
 
     /// At a backslash. Passes one escape, or a surrogate pair of them.
@@ -404,20 +386,6 @@ impl<'a> Cursor<'a> {
             Err(self.fault(What::End))
         } else {
             Err(self.fault(What::Byte))
-        }
-    }
-
-    fn some_digits(&mut self) -> Result<()> {
-        if !matches!(self.bytes.get(self.pos), Some(b'0'..=b'9')) {
-            return Err(self.fault(What::Number));
-        }
-        self.digits();
-        Ok(())
-    }
-
-    fn digits(&mut self) {
-        while matches!(self.bytes.get(self.pos), Some(b'0'..=b'9')) {
-            self.pos += 1;
         }
     }
 
@@ -521,6 +489,35 @@ mod tests {
         for (text, ok) in rows {
             assert_eq!(whole(text.as_bytes()).is_ok(), *ok, "{text}");
         }
+    }
+
+    #[test]
+    fn a_run_of_digits_ends_before_what_is_odd() {
+        // an array, and how many of its first items are passed at once
+        let rows: &[(&str, u64)] = &[
+            ("[1]", 0),
+            ("[1,2]", 1),
+            ("[1, 22,333]", 2),
+            ("[1,  2]", 0),
+            ("[1 ,2]", 0),
+            ("[0,10,0]", 2),
+            ("[1,01,2]", 1),
+            ("[1,2,-3]", 1),
+            ("[1,2.5,3]", 1),
+            ("[1,2,]", 1),
+            ("[1,2,null]", 1),
+            ("[1,2,[3,4]]", 1),
+            ("[1,2", 1),
+            ("[1,", 0),
+        ];
+        for (text, want) in rows {
+            let mut c = Cursor::new(text.as_bytes());
+            let mut walk = c.array().unwrap();
+            assert!(c.item(&mut walk).unwrap());
+            assert_eq!(c.digit_items(&mut walk), *want, "{text}");
+            assert_eq!(c.peek(), Ok(Kind::Number), "{text}");
+        }
+        super::fuzzing::fuzz(b"[[1,2,3],{\"a\":[4, 5,6.5,7]},8,9]");
     }
 
     #[test]

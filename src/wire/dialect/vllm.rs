@@ -163,7 +163,7 @@ pub fn prefill_answer(answer: &[u8]) -> Result<PrefillAnswer, NotJson> {
         handoff,
         prompt_tokens: found.prompt_tokens,
         cached_tokens: found.cached_tokens,
-        error: engine_error(answer),
+        error: found.error.then(|| engine_error(answer)).flatten(),
         aborted: found.aborted,
     })
 }
@@ -184,6 +184,8 @@ struct Found {
     prompt_tokens: Option<u64>,
     cached_tokens: Option<u64>,
     aborted: bool,
+    /// It has what an error has, if not more.
+    error: bool,
 }
 
 impl Found {
@@ -204,7 +206,10 @@ impl Found {
                 found.usage(&mut c)?;
             } else if key.is("kv_transfer_params") {
                 found.top_params = non_null(&mut c)?;
+            } else if key.is("object") && c.peek()? == Kind::String {
+                found.error |= c.string()?.is("error");
             } else {
+                found.error |= key.is("error");
                 c.skip()?;
             }
         }
@@ -329,18 +334,24 @@ fn block_ids(c: &mut Cursor<'_>) -> Result<bool, JsonFault> {
         c.skip()?;
         return Ok(false);
     }
-    let (mut ids, mut lists, mut others) = (0usize, 0usize, 0usize);
+    let (mut ids, mut lists, mut others) = (0u64, 0u64, 0u64);
     let mut walk = c.array()?;
     while c.item(&mut walk)? {
         match c.peek()? {
-            Kind::Number if c.number()?.iter().all(u8::is_ascii_digit) => ids += 1,
-            Kind::Number => others += 1,
+            Kind::Number => {
+                ids += c.digit_items(&mut walk);
+                match c.number()?.iter().all(u8::is_ascii_digit) {
+                    true => ids += 1,
+                    false => others += 1,
+                }
+            }
             Kind::Array => {
                 lists += 1;
                 let mut group = c.array()?;
                 while c.item(&mut group)? {
+                    c.digit_items(&mut group);
                     let span = c.skip()?;
-                    others += usize::from(!c.input()[span].iter().all(u8::is_ascii_digit));
+                    others += u64::from(!c.input()[span].iter().all(u8::is_ascii_digit));
                 }
             }
             _ => {

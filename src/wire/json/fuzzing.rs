@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::{Cursor, Kind, RawStr};
+use super::{Cursor, Kind, RawStr, Walk};
 use crate::base::limits;
 
 /// Any bytes: what is JSON, where each value ends, and what strings say.
@@ -59,6 +59,9 @@ fn walk(c: &mut Cursor, level: usize) -> Option<()> {
         Kind::Array => {
             let mut walk_ = c.array().ok()?;
             while c.item(&mut walk_).ok()? {
+                if c.peek().ok()? == Kind::Number {
+                    digit_items(c, &mut walk_);
+                }
                 walk(c, level + 1)?;
             }
         }
@@ -73,6 +76,19 @@ fn walk(c: &mut Cursor, level: usize) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// What it passes in a run are items that the usual way takes for numbers of digits, one after the other.
+fn digit_items(c: &mut Cursor, within: &mut Walk) {
+    let (mut plain, mut plain_walk) = (c.clone(), within.clone());
+    let passed = c.digit_items(within);
+    for _ in 0..passed {
+        let number = plain.number().expect("passed as a number");
+        assert!(number.iter().all(u8::is_ascii_digit));
+        assert_eq!(plain.item(&mut plain_walk), Ok(true));
+    }
+    assert_eq!((plain.pos(), plain_walk.before), (c.pos(), within.before));
+    assert_eq!(c.peek(), Ok(Kind::Number));
 }
 
 fn string(ours: &RawStr, input: &[u8]) {

@@ -59,7 +59,11 @@ fn items(c: &mut Cursor<'_>, facts: &mut PromptFacts) -> Result<(), JsonFault> {
     while c.item(&mut walk)? {
         count += 1;
         match c.peek()? {
-            Kind::Number => ids += u64::from(is_id(c.number()?)),
+            Kind::Number => {
+                let plain = c.digit_items(&mut walk);
+                count += plain;
+                ids += plain + u64::from(is_id(c.number()?));
+            }
             Kind::String => {
                 prompts += 1;
                 let text = c.string()?;
@@ -95,7 +99,11 @@ fn token_ids(c: &mut Cursor<'_>) -> Result<Option<u64>, JsonFault> {
     while c.item(&mut walk)? {
         count += 1;
         match c.peek()? {
-            Kind::Number => ids += u64::from(is_id(c.number()?)),
+            Kind::Number => {
+                let plain = c.digit_items(&mut walk);
+                count += plain;
+                ids += plain + u64::from(is_id(c.number()?));
+            }
             _ => {
                 c.skip()?;
             }
