@@ -106,18 +106,25 @@ impl BodyDecoder {
                 State::Broken(fault) => return Err(fault),
                 _ if used == input.len() => return Ok(Step::More { used }),
                 State::UntilClose => return Ok(piece(used, input.len())),
-                State::Sized | State::Data => {
-                    let rest = (input.len() - used) as u64;
-                    let take = self.left.min(rest);
-                    self.left -= take;
+                State::Sized => {
+                    let data = used..used + self.take(input.len() - used);
                     if self.left == 0 {
-                        self.state = match self.state {
-                            State::Data => State::DataCr,
-                            _ => State::Ended,
-                        };
+                        self.state = State::Ended;
                     }
-                    // `take ≤ rest`, which was a usize.
-                    return Ok(piece(used, used + take as usize));
+                    return Ok(piece(data.start, data.end));
+                }
+                State::Data => {
+                    let data = used..used + self.take(input.len() - used);
+                    used = data.end;
+                    if self.left == 0 {
+                        // The line end behind the data is nearly always there too.
+                        self.state = State::DataCr;
+                        if input[used..].starts_with(b"\r\n") {
+                            self.state = State::SizeFirst;
+                            used += 2;
+                        }
+                    }
+                    return Ok(Step::Piece { data, used });
                 }
                 State::DataCr if input[used..].starts_with(b"\r\n") => {
                     self.state = State::SizeFirst;
@@ -146,6 +153,13 @@ impl BodyDecoder {
                 }
             }
         }
+    }
+
+    /// Bytes of the `rest` that still belong to the length or the chunk.
+    fn take(&mut self, rest: usize) -> usize {
+        let take = usize::try_from(self.left).map_or(rest, |left| left.min(rest));
+        self.left -= take as u64;
+        take
     }
 
     /// The peer closed its side: fine after the end, and where closing is the end.

@@ -232,10 +232,12 @@ fn seal<const DIGITS: usize>(out: &mut Vec<u8>, mark: usize) -> usize {
         digits[first] = b"0123456789abcdef"[rest & 15];
         rest >>= 4;
     }
-    // A chunk that outgrew its room (4 GiB) pays for the move.
     let need = digits.len() - first;
     let grow = need.saturating_sub(DIGITS);
-    out.splice(mark..mark, std::iter::repeat_n(b'0', grow));
+    if grow > 0 {
+        // A chunk that outgrew its room (4 GiB) pays for the move.
+        out.splice(mark..mark, std::iter::repeat_n(b'0', grow));
+    }
     let width = DIGITS + grow;
     out[mark..mark + width].copy_from_slice(&digits[digits.len() - width..]);
     out[mark + width..mark + width + 2].copy_from_slice(b"\r\n");
