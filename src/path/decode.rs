@@ -99,6 +99,7 @@ impl Exchange {
 
     /// The decode leg's answer has ended: by its framing, or because the engine closed.
     pub fn decode_ended(&mut self, cx: &mut Cx, engine: EngineId, status: u16, whole: bool) {
+        self.account_events(cx);
         if status != 200 {
             self.refusal_message = engine_message(&self.collected);
             return self.fail(cx, engine, Cause::Status(status));

@@ -223,7 +223,10 @@ impl Exchange {
         // Made from hexadecimal digits and dashes.
         id.extend(self.id.iter().map(|b| char::from(*b)));
         if kind != Leg::Tokenize {
-            id.push_str(&format!("-a{}-{}", self.attempt, kind.name()));
+            id.push_str("-a");
+            push_decimal(&mut id, self.attempt);
+            id.push('-');
+            id.push_str(kind.name());
         }
         id
     }
@@ -260,4 +263,11 @@ impl Exchange {
             },
         );
     }
+}
+
+fn push_decimal(text: &mut String, n: u32) {
+    if n >= 10 {
+        push_decimal(text, n / 10);
+    }
+    text.push(char::from(b'0' + (n % 10) as u8));
 }

@@ -138,12 +138,38 @@ impl LegSlot {
         self.keep_alive
     }
 
+    /// The next piece of payload in `input[*pos..]`, for whoever wants nothing else. With `None`, [`LegSlot::step`] tells what is
+    /// there instead.
+    #[inline]
+    pub fn piece(&mut self, input: &[u8], pos: &mut usize) -> Option<Range<usize>> {
+        if *pos == input.len() {
+            return None;
+        }
+        let (piece, used) = match self.body.as_mut()?.next(&input[*pos..]) {
+            Ok(Step::Piece { data, used }) => (Some(*pos + data.start..*pos + data.end), used),
+            // Asked again, it says the same.
+            Ok(Step::More { used } | Step::End { used }) => (None, used),
+            Err(_) => (None, 0),
+        };
+        *pos += used;
+        piece
+    }
+
+    /// Whether a stream's payload is all that has come lately, and all that is likely to come.
+    #[inline]
+    pub fn streams(&self) -> bool {
+        self.state == State::Body && self.kind == Some(Leg::Decode) && self.status == 200
+    }
+
     /// Takes the next step through `input[*pos..]`. Call until [`LegStep::More`], [`LegStep::End`] or [`LegStep::Bad`].
     pub fn step(&mut self, input: &[u8], pos: &mut usize) -> LegStep {
         if *pos < input.len() {
             self.answered = true;
         }
-        if self.body.is_some() {
+        if let Some(body) = &self.body {
+            if *pos == input.len() && !body.ended() {
+                return LegStep::More;
+            }
             self.step_body(input, pos)
         } else {
             self.step_head(input, pos)

@@ -16,7 +16,10 @@ impl Connection {
     /// Bytes of an engine's answer.
     pub fn leg_bytes(&mut self, shard: &mut Shard, now: Instant, slot: usize, bytes: &[u8]) {
         let mut pos = 0;
-        loop {
+        if self.legs[slot].streams() {
+            self.stream_pieces(shard, now, slot, bytes, &mut pos);
+        }
+        while !self.io.has_command(slot) {
             let leg = &mut self.legs[slot];
             let draining = leg.state == State::Draining;
             let step = leg.step(bytes, &mut pos);
@@ -65,11 +68,35 @@ impl Connection {
                 }
                 (LegStep::Head | LegStep::Payload(_), None) => {}
             }
-            if self.io.has_command(slot) {
-                break;
-            }
         }
         self.after(shard, now);
+    }
+
+    /// Hands the payload of a stream on, piece by piece, up to what is none or decides something.
+    #[inline]
+    fn stream_pieces(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        slot: usize,
+        bytes: &[u8],
+        pos: &mut usize,
+    ) {
+        let leg = &mut self.legs[slot];
+        let (Some(engine), Some(exchange)) = (leg.engine, self.exchange.as_mut()) else {
+            return;
+        };
+        let cx = &mut Cx {
+            shard,
+            io: &mut self.io,
+            now,
+        };
+        while !exchange.is_over() && !cx.io.has_command(slot) {
+            let Some(piece) = leg.piece(bytes, pos) else {
+                return;
+            };
+            exchange.stream_payload(cx, engine, &bytes[piece]);
+        }
     }
 
     /// The engine closed its side.
@@ -227,6 +254,7 @@ impl Exchange {
             }
             Leg::Prefill => self.prefill_failed(cx, engine, cause),
             Leg::Decode => {
+                self.account_events(cx);
                 if !matches!(self.stage, Stage::Relay | Stage::Assemble) {
                     self.stage = Stage::Decode;
                 }

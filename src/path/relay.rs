@@ -18,7 +18,7 @@ use crate::base::units::EngineId;
 use crate::fleet::learn::pace::Pace;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
-use crate::wire::event::{self, Facts, Item};
+use crate::wire::event::{self, EventStream, Facts, Item};
 use crate::wire::openai;
 
 /// One attempt's stream, as far as it has come.
@@ -81,13 +81,11 @@ impl Exchange {
             }
             return;
         }
-        let Some(mut events) = self.events.take() else {
+        let (events, mut sink) = self.sink(cx);
+        let Some(events) = events else {
             return;
         };
-        let mut sink = self.sink(cx);
-        let fed = events.feed(piece, |item| sink.item(item));
-        self.events = Some(events);
-        if fed.is_err() {
+        if events.feed(piece, |item| sink.item(item)).is_err() {
             self.relay.fault = Some(Cause::ResponseLimit);
         }
         self.stream_progress(cx, engine);
@@ -95,13 +93,11 @@ impl Exchange {
 
     /// The engine's body is whole: what is left in the reader may be a last event.
     pub fn stream_eof(&mut self, cx: &mut Cx) {
-        let Some(mut events) = self.events.take() else {
+        let (events, mut sink) = self.sink(cx);
+        let Some(events) = events else {
             return;
         };
-        let mut sink = self.sink(cx);
-        let fed = events.eof(|item| sink.item(item));
-        self.events = Some(events);
-        if fed.is_err() {
+        if events.eof(|item| sink.item(item)).is_err() {
             self.relay.fault = Some(Cause::ResponseLimit);
         }
         self.account_events(cx);
@@ -112,6 +108,7 @@ impl Exchange {
 
     /// One read of the decode leg is used up.
     pub fn stream_read_done(&mut self, cx: &mut Cx) {
+        self.account_events(cx);
         if self.relay.started {
             Sink::flush_comments(&mut self.relay, cx.io);
         }
@@ -123,7 +120,14 @@ impl Exchange {
         }
     }
 
+    /// What the payload decided. What it brought is counted when the read is used up, or when it decided something.
+    #[inline]
     fn stream_progress(&mut self, cx: &mut Cx, engine: EngineId) {
+        let relay = &self.relay;
+        let noted = relay.first_token.is_none() || self.marks.first_token_noted;
+        if relay.fault.is_none() && !relay.done && noted {
+            return;
+        }
         self.account_events(cx);
         match self.relay.fault.take() {
             Some(cause) => self.fail(cx, engine, cause),
@@ -133,7 +137,7 @@ impl Exchange {
     }
 
     /// Counts what the read brought, once.
-    fn account_events(&mut self, cx: &mut Cx) {
+    pub(super) fn account_events(&mut self, cx: &mut Cx) {
         if self.relay.events > 0 {
             let new = self.relay.tokens - self.marks.tokens_counted;
             self.marks.tokens_counted = self.relay.tokens;
@@ -186,8 +190,9 @@ impl Exchange {
         }
     }
 
-    fn sink<'a>(&'a mut self, cx: &'a mut Cx) -> Sink<'a> {
-        Sink {
+    /// The reader of the stream, and who takes what it reads.
+    fn sink<'a>(&'a mut self, cx: &'a mut Cx) -> (Option<&'a mut EventStream>, Sink<'a>) {
+        let sink = Sink {
             relay: &mut self.relay,
             assembly: self.assembly.as_mut(),
             head_sent: self.head_sent,
@@ -196,7 +201,8 @@ impl Exchange {
             date: cx.shard.date,
             io: cx.io,
             now: cx.now,
-        }
+        };
+        (self.events.as_mut(), sink)
     }
 }
 
@@ -219,7 +225,8 @@ impl Sink<'_> {
                 value,
                 joined,
                 facts,
-            } => self.object(value, joined, facts),
+                block,
+            } => self.object(value, joined, facts, block),
             Item::Malformed { value, .. } => self.malformed(value),
             Item::Done if self.relay.first_token.is_none() => self.fault(Cause::Termination),
             Item::Done => {
@@ -237,7 +244,14 @@ impl Sink<'_> {
         }
     }
 
-    fn object(&mut self, value: &[u8], joined: bool, facts: &Facts) -> ControlFlow<()> {
+    #[inline]
+    fn object(
+        &mut self,
+        value: &[u8],
+        joined: bool,
+        facts: &Facts,
+        block: Option<&[u8]>,
+    ) -> ControlFlow<()> {
         if let Some(error) = &facts.error {
             *self.refusal = openai::engine_message(value);
             return self.fault(Cause::Status(error.status));
@@ -269,8 +283,13 @@ impl Sink<'_> {
             Some(assembly) => assembly.event_known(value, facts.varies()),
             None if self.relay.started => {
                 let out = answer::stream_body(self.io);
-                out.append(&mut self.relay.prefix);
-                event::write_event(out, value, joined, cuts);
+                if !self.relay.prefix.is_empty() {
+                    out.append(&mut self.relay.prefix);
+                }
+                match block {
+                    Some(block) => event::write_block(out, block, cuts),
+                    None => event::write_event(out, value, joined, cuts),
+                }
                 return ControlFlow::Continue(());
             }
             None => event::write_event(&mut self.relay.hold, value, joined, cuts),
@@ -341,8 +360,11 @@ impl Sink<'_> {
 
     /// Comments alone need not wait: they keep the connection alive, and belong to no event.
     fn flush_comments(relay: &mut Relay, io: &mut Io) {
+        if relay.prefix.is_empty() {
+            return;
+        }
         let mut lines = relay.prefix.split_inclusive(|b| *b == b'\n');
-        if !relay.prefix.is_empty() && lines.all(|line| line.starts_with(b":")) {
+        if lines.all(|line| line.starts_with(b":")) {
             answer::stream_body(io).append(&mut relay.prefix);
         }
     }

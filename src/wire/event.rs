@@ -37,6 +37,8 @@ pub enum Item<'a> {
         value: &'a [u8],
         joined: bool,
         facts: &'a Facts,
+        /// `data: `, the value and two LFs, where the event came like that and in one piece.
+        block: Option<&'a [u8]>,
     },
     /// Data that is not one JSON object.
     Malformed { value: &'a [u8], joined: bool },
@@ -97,6 +99,15 @@ impl EventStream {
         mut sink: impl FnMut(Item<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TooLarge> {
         while !self.ended {
+            if let Some(flow) = self.whole(&mut piece, &mut sink) {
+                if flow.is_break() {
+                    self.end();
+                }
+                continue;
+            }
+            if piece.is_empty() {
+                return Ok(ControlFlow::Continue(()));
+            }
             let room = self.bytes_max.saturating_sub(self.blocks.block.len());
             let line = match self.lines.next(&mut piece, room) {
                 Ok(Some(line)) => line,
@@ -116,6 +127,38 @@ impl EventStream {
             }
         }
         Ok(ControlFlow::Break(()))
+    }
+
+    /// Takes an event that stands whole in the piece, of the stream's shape and written as engines write: nearly all are, and need no
+    /// search for line ends, because the shape tells where the event is over.
+    #[inline]
+    fn whole(
+        &mut self,
+        piece: &mut &[u8],
+        sink: &mut impl FnMut(Item<'_>) -> ControlFlow<()>,
+    ) -> Option<ControlFlow<()>> {
+        if self.blocks.joined > 0 || !self.lines.at_start() {
+            return None;
+        }
+        let rest = *piece;
+        let value = rest.strip_prefix(DATA)?;
+        let len = self
+            .blocks
+            .shape
+            .read_front(value, &mut self.blocks.facts)?;
+        let end = DATA.len() + len;
+        if end > self.bytes_max || !rest[end..].starts_with(EVENT_END) {
+            return None;
+        }
+        let (block, behind) = rest.split_at(end + EVENT_END.len());
+        *piece = behind;
+        self.blocks.loose = false;
+        Some(sink(Item::Object {
+            value: &value[..len],
+            joined: false,
+            facts: &self.blocks.facts,
+            block: Some(block),
+        }))
     }
 
     /// The engine's body ended. A last line without terminator that is a JSON object or `[DONE]` is still an event.
@@ -228,6 +271,7 @@ impl Blocks {
                 value,
                 joined: false,
                 facts: &self.facts,
+                block: None,
             }),
             Lone::Done => {
                 // The caller needs no second sign that the stream is over; the sink's own answer changes nothing.
@@ -263,6 +307,7 @@ impl Blocks {
                     value,
                     joined,
                     facts,
+                    block: None,
                 })
             } else {
                 sink(Item::Malformed { value, joined })
@@ -291,10 +336,25 @@ impl Blocks {
     }
 }
 
+const DATA: &[u8] = b"data: ";
+const EVENT_END: &[u8] = b"\n\n";
+
+/// Appends a client's bytes of an [`Item::Object`] that came as a `block`; `cuts` are of its value.
+#[inline]
+pub fn write_block(out: &mut Vec<u8>, block: &[u8], cuts: &[Range<usize>]) {
+    out.reserve(block.len());
+    let mut from = 0;
+    for cut in cuts {
+        out.extend_from_slice(&block[from..DATA.len() + cut.start]);
+        from = DATA.len() + cut.end;
+    }
+    out.extend_from_slice(&block[from..]);
+}
+
 /// Appends a client's bytes of an object event: the value as it came, without `cuts`, on one data line.
 pub fn write_event(out: &mut Vec<u8>, value: &[u8], joined: bool, cuts: &[Range<usize>]) {
-    out.reserve(value.len() + b"data: \n\n".len());
-    out.extend_from_slice(b"data: ");
+    out.reserve(value.len() + DATA.len() + EVENT_END.len());
+    out.extend_from_slice(DATA);
     let start = out.len();
     let mut from = 0;
     for cut in cuts {
@@ -310,7 +370,7 @@ pub fn write_event(out: &mut Vec<u8>, value: &[u8], joined: bool, cuts: &[Range<
             }
         }
     }
-    out.extend_from_slice(b"\n\n");
+    out.extend_from_slice(EVENT_END);
 }
 
 /// Appends a client's bytes of a malformed event: the data lines that came, and a blank line.

@@ -103,6 +103,15 @@ impl Lines {
         Ok(Some(&self.carry))
     }
 
+    /// Nothing of a line is held, and the next byte begins one.
+    #[inline]
+    pub fn at_start(&mut self) -> bool {
+        if self.taken {
+            self.drop_carry();
+        }
+        self.carry.is_empty() && !self.cr && self.bom == Bom::Past
+    }
+
     /// The body ended: the last line, if it had no terminator.
     pub fn last(&mut self) -> Option<&[u8]> {
         if self.taken {

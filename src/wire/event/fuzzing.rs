@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{EventStream, Facts, Ids, Item, TooLarge, write_event};
+use super::{EventStream, Facts, Ids, Item, TooLarge, write_block, write_event};
 use oracle::{Truth, facts, members, naive, plain};
 use tape::{Tape, event_text, stream_bytes};
 
@@ -60,9 +60,16 @@ pub fn told<'a>(
                 value,
                 joined,
                 facts,
+                block,
             } => {
                 assert_eq!(joined, value.contains(&b'\n'));
                 assert_facts(value, ids, facts);
+                if let Some(block) = block {
+                    let (mut whole, mut plain) = (Vec::new(), Vec::new());
+                    write_block(&mut whole, block, facts.cuts());
+                    write_event(&mut plain, value, joined, facts.cuts());
+                    assert_eq!(whole, plain);
+                }
                 Told::Object(value.to_vec(), joined)
             }
             Item::Malformed { value, joined } => Told::Malformed(value.to_vec(), joined),

@@ -36,11 +36,20 @@ pub(super) struct Shape {
     event: Vec<u8>,
     /// In the order in which they stand.
     slots: [Slot; 2],
-    cuts: Vec<Range<usize>>,
+    /// Ends of the cuts, from where the text before each stands.
+    cuts: Vec<Range<Moving>>,
     /// The ids are counted; else each event counts so many tokens.
     counted: bool,
     tokens: u64,
     misses: u8,
+}
+
+/// A place in the event that moves with what stands before it.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    /// So many slots stand before it: it is counted from the end of the last of them.
+    slots: usize,
+    offset: usize,
 }
 
 /// A part that varies, quotes or brackets included.
@@ -64,44 +73,47 @@ impl Shape {
     /// Takes `value` if it has the shape; its facts are then in `facts`.
     #[inline]
     pub(super) fn read(&mut self, value: &[u8], facts: &mut Facts) -> bool {
+        self.read_front(value, facts) == Some(value.len())
+    }
+
+    /// Takes the front of `bytes` if that has the shape, and says how long it is; its facts are then in `facts`.
+    #[inline]
+    pub(super) fn read_front(&mut self, bytes: &[u8], facts: &mut Facts) -> Option<usize> {
         if self.event.is_empty() {
-            return false;
+            return None;
         }
         let mut tokens = self.tokens;
-        // Up to where the shape and the value have been compared, and where the slots end in the value.
+        // Up to where the shape and the bytes have been compared, and where the slots end in the bytes.
         let (mut known, mut pos) = (0, 0);
-        let mut ends = [0; 2];
+        let mut ends = [0; 3];
         let mut varies = Varies::default();
-        for (slot, end) in self.slots.iter().zip(&mut ends) {
+        for (slot, end) in self.slots.iter().zip(&mut ends[1..]) {
             let fixed = &self.event[known..slot.span.start];
-            if !value[pos..].starts_with(fixed) {
-                return false;
+            if !bytes[pos..].starts_with(fixed) {
+                return None;
             }
             pos += fixed.len();
             *end = match slot.what {
-                What::Text => match text_end(value, pos) {
-                    Some(end) => {
-                        varies.text = pos..end;
-                        end
+                What::Text => {
+                    let end = text_end(bytes, pos)?;
+                    varies.text = pos..end;
+                    end
+                }
+                What::Ids => {
+                    let (end, count) = ids_end(bytes, pos)?;
+                    if self.counted {
+                        tokens = count;
                     }
-                    None => return false,
-                },
-                What::Ids => match ids_end(value, pos) {
-                    Some((end, count)) => {
-                        if self.counted {
-                            tokens = count;
-                        }
-                        varies.ids = pos..end;
-                        end
-                    }
-                    None => return false,
-                },
+                    varies.ids = pos..end;
+                    end
+                }
                 What::Nothing => pos,
             };
             (known, pos) = (slot.span.end, *end);
         }
-        if value[pos..] != self.event[known..] {
-            return false;
+        let fixed = &self.event[known..];
+        if !bytes[pos..].starts_with(fixed) {
+            return None;
         }
         self.misses = 0;
         facts.tokens = tokens;
@@ -112,17 +124,10 @@ impl Shape {
         facts.abort = false;
         facts.varies = Some(varies);
         facts.cuts.clear();
-        let moved = |at: usize| {
-            let behind = |n: usize| at >= self.slots[n].span.end;
-            match (behind(1), behind(0)) {
-                (true, _) => at - self.slots[1].span.end + ends[1],
-                (false, true) => at - self.slots[0].span.end + ends[0],
-                (false, false) => at,
-            }
-        };
-        let cuts = self.cuts.iter().map(|cut| moved(cut.start)..moved(cut.end));
+        let at = |place: Moving| ends[place.slots] + place.offset;
+        let cuts = self.cuts.iter().map(|cut| at(cut.start)..at(cut.end));
         facts.cuts.extend(cuts);
-        true
+        Some(pos + fixed.len())
     }
 
     /// `value` was read the long way: it becomes the shape if it is an ordinary event.
@@ -166,7 +171,18 @@ impl Shape {
         self.tokens = facts.tokens;
         self.event.clear();
         self.event.extend_from_slice(value);
-        self.cuts.clone_from(&facts.cuts);
+        let place = |at: usize| {
+            let slots = self.slots.iter().filter(|slot| slot.span.end <= at).count();
+            let end = slots
+                .checked_sub(1)
+                .map_or(0, |last| self.slots[last].span.end);
+            let offset = at - end;
+            Moving { slots, offset }
+        };
+        self.cuts.clear();
+        let cuts = facts.cuts.iter();
+        self.cuts
+            .extend(cuts.map(|cut| place(cut.start)..place(cut.end)));
     }
 
     pub(super) fn forget(&mut self) {
