@@ -38,11 +38,13 @@ pub const CLIENT_BUFFER_BYTES: usize = 32_768;
 /// Capacity that a returned buffer may keep; what a large answer grew goes back to the allocator.
 pub const BUFFER_KEEP_BYTES: usize = 65_536;
 
-/// Bytes of one engine read. One buffer per active leg, recycled per shard.
-pub const LEG_READ_BYTES: usize = 16_384;
+/// Bytes of one engine read at most, and while reads bring little. One buffer per active leg, recycled per shard. An event of vLLM
+/// has 200 to 300 bytes.
+pub const LEG_READ_BYTES: usize = 32_768;
+pub const LEG_READ_SMALL_BYTES: usize = 2_048;
 
 /// Bytes of one client read while no body is coming, and while one is.
-pub const CLIENT_READ_BYTES: usize = 4_096;
+pub const CLIENT_READ_BYTES: usize = 2_048;
 pub const CLIENT_BODY_READ_BYTES: usize = 65_536;
 
 /// Bytes kept of an engine's refusal, to find its message in.

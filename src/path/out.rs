@@ -58,6 +58,10 @@ impl ClientOut {
         if buf.capacity() > limits::BUFFER_KEEP_BYTES {
             buf.shrink_to(limits::BUFFER_KEEP_BYTES);
         }
+        if self.buf.is_empty() {
+            // The same one again: it is in the processor's cache.
+            std::mem::swap(&mut self.buf, &mut buf);
+        }
         self.spare = buf;
     }
 

@@ -17,8 +17,8 @@ use super::letters::{ConnectionMail, ConnectionMailbox};
 use super::line::{Dial, Line};
 use super::mail::Mailbox;
 use super::pool::Pool;
+use super::read_buffer::FreeBuffers;
 use super::tls;
-use crate::base::limits;
 use crate::base::time::{Clock, Instant};
 use crate::base::units::EngineId;
 use crate::metrics::histogram::Series;
@@ -64,7 +64,7 @@ pub struct ShardCell<R: Rt> {
     followed: Cell<u64>,
     /// For https engines.
     tls: Option<tls::Client>,
-    read_buffers: RefCell<Vec<Vec<u8>>>,
+    read_buffers: RefCell<FreeBuffers>,
     /// Connections to each engine that legs hold, and the legs that wait for one.
     held: RefCell<Vec<Held>>,
     pool_max: usize,
@@ -263,17 +263,8 @@ impl<R: Rt> ShardCell<R> {
         }
     }
 
-    pub fn take_read_buffer(&self) -> Vec<u8> {
-        let kept = self.read_buffers.borrow_mut().pop();
-        kept.unwrap_or_else(|| Vec::with_capacity(limits::LEG_READ_BYTES))
-    }
-
-    pub fn give_read_buffer(&self, mut buf: Vec<u8>) {
-        let mut kept = self.read_buffers.borrow_mut();
-        if buf.capacity() > 0 && kept.len() < READ_BUFFERS_MAX {
-            buf.clear();
-            kept.push(buf);
-        }
+    pub fn free_buffers(&self) -> &RefCell<FreeBuffers> {
+        &self.read_buffers
     }
 
     // ── the shard's own tasks ──
@@ -388,5 +379,3 @@ fn busy() -> Answer {
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HOUSE_TICK: Duration = Duration::from_millis(100);
-/// Engine-read buffers kept per shard; more legs than this at once allocate theirs.
-const READ_BUFFERS_MAX: usize = 1024;

@@ -13,11 +13,13 @@ use std::task::{Context, Poll};
 
 use super::cell::ShardCell;
 use super::io::{ReadHalf, Rt, WriteHalf};
-use super::leg::{LegDone, LegIo, leg_op};
+use super::leg::{LegDone, LegIo, LegOp, leg_op, leg_read};
 use super::letters::ConnectionMail;
+use super::line::Tap;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::path::accept::{Connection, SLOTS};
+use crate::shard::Shard;
 
 /// Serves one client connection until it is closed and its legs have ended.
 pub async fn connection<R: Rt>(
@@ -27,19 +29,19 @@ pub async fn connection<R: Rt>(
     peer: SocketAddr,
 ) {
     let (token, mail) = cell.enlist();
-    let mut conn = Connection::new(
-        &mut cell.shard.borrow_mut(),
-        cell.now(),
-        token,
-        peer.ip().is_loopback(),
-    );
+    // When the last thing happened. What follows from it follows at once.
+    let mut now = cell.now();
+    let loopback = peer.ip().is_loopback();
+    let mut conn = Connection::new(&mut cell.shard.borrow_mut(), now, token, loopback);
     let (mut reader, mut writer) = (Some(reader), Some(writer));
     let mut read_buf = Vec::with_capacity(limits::CLIENT_READ_BYTES);
     let mut client_read = pin!(None);
     let mut client_write = pin!(None);
     let mut write_from = 0;
     let mut legs: [LegIo<R>; SLOTS] = Default::default();
-    let mut leg_ops = [Box::pin(None), Box::pin(None)];
+    // In boxes, because they are large and seldom; plain reads are here, because a stream is nothing but reads.
+    let mut leg_ops: [Boxed<_>; SLOTS] = [None, None];
+    let mut leg_reads = [pin!(None), pin!(None)];
     let mut timer = pin!(None);
     let mut armed = Instant::FAR;
     let mut turns = 0;
@@ -48,20 +50,19 @@ pub async fn connection<R: Rt>(
         // What is wanted, until nothing more is. A leg whose wait is over may fail at once, which makes more wishes: it comes first.
         for (slot, leg) in legs.iter_mut().enumerate() {
             if let Some(op) = leg.wait_over(&cell, &mut conn, slot) {
-                leg_ops[slot].as_mut().set(Some(leg_op::<R>(op)));
+                begin(&mut leg_ops[slot], leg_op::<R>(op));
             }
         }
         loop {
             let next = conn.next_command(&cell.shard.borrow());
             let Some((slot, command)) = next else { break };
-            let op = legs[slot]
-                .apply(&cell, &mut conn, slot, command)
-                .map(leg_op::<R>);
-            leg_ops[slot].as_mut().set(op);
+            let op = legs[slot].apply(&cell, &mut conn, slot, command);
+            leg_reads[slot].set(None);
+            leg_ops[slot] = op.map(|op| Box::pin(Some(leg_op::<R>(op))));
         }
         cell.pass_on(&mut cell.shard.borrow_mut());
         if let Some(half) = writer.take() {
-            match conn.take_output(&cell.shard.borrow(), cell.now()) {
+            match conn.take_output(&cell.shard.borrow(), now) {
                 Some((buf, from)) => {
                     write_from = from;
                     client_write.set(Some(half.write(buf, from)));
@@ -70,18 +71,27 @@ pub async fn connection<R: Rt>(
             }
         }
         for (slot, leg) in legs.iter_mut().enumerate() {
-            if let Some(op) = leg.next(&cell, &mut conn, slot) {
-                leg_ops[slot].as_mut().set(Some(leg_op::<R>(op)));
+            if let Some(op) = leg.send() {
+                begin(&mut leg_ops[slot], leg_op::<R>(op));
+                continue;
+            }
+            match leg.read(&cell, &conn, slot) {
+                Some((Tap::Plain(reader), buf)) => {
+                    leg_ops[slot] = None;
+                    leg_reads[slot].set(Some(leg_read::<R>(reader, buf)));
+                }
+                Some((Tap::Tls(stream), buf)) => {
+                    let op = LegOp::ReadTls(stream, buf);
+                    begin(&mut leg_ops[slot], leg_op::<R>(op));
+                }
+                None => {}
             }
         }
         if conn.client_reads()
             && let Some(half) = reader.take()
         {
-            let bytes = conn.client_read_bytes();
-            if read_buf.capacity() != bytes {
-                read_buf = Vec::with_capacity(bytes);
-            }
-            client_read.set(Some(half.read(std::mem::take(&mut read_buf))));
+            let buf = with_room(&mut read_buf, conn.client_read_bytes());
+            client_read.set(Some(half.read(buf)));
         }
         if conn.wants_shutdown()
             && let Some(half) = writer.as_mut()
@@ -98,7 +108,7 @@ pub async fn connection<R: Rt>(
         }
         let due = conn.deadline();
         if due < armed {
-            timer.set(Some(R::sleep(due.since(cell.now()))));
+            timer.set(Some(R::sleep(due.since(now))));
             armed = due;
         }
 
@@ -114,10 +124,8 @@ pub async fn connection<R: Rt>(
             if let Poll::Ready(done) = poll_slot(client_write.as_mut(), cx) {
                 return Poll::Ready(Event::Wrote(done));
             }
-            for (slot, op) in leg_ops.iter_mut().enumerate() {
-                if let Poll::Ready(done) = poll_slot(op.as_mut(), cx) {
-                    return Poll::Ready(Event::Leg(slot, done));
-                }
+            if let Poll::Ready((slot, done)) = poll_legs(&mut leg_reads, &mut leg_ops, cx) {
+                return Poll::Ready(Event::Leg(slot, done));
             }
             if let Poll::Ready(done) = poll_slot(client_read.as_mut(), cx) {
                 return Poll::Ready(Event::Read(done));
@@ -137,7 +145,7 @@ pub async fn connection<R: Rt>(
         .await;
         turns = if waited { 0 } else { turns + 1 };
 
-        let now = cell.now();
+        now = cell.now();
         let shard = &mut *cell.shard.borrow_mut();
         match event {
             Event::Wrote((Ok(n), buf, half)) if write_from + n < buf.len() => {
@@ -163,18 +171,12 @@ pub async fn connection<R: Rt>(
             }
             Event::Leg(slot, done) => legs[slot].done(&mut conn, shard, now, slot, done),
             Event::Room => {}
-            Event::Mail => match mail.take() {
-                Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
-                Some(ConnectionMail::Look) => conn.look(shard, now),
-                Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
-                None => {}
-            },
+            Event::Mail => open_mail(mail.take(), &mut conn, shard, now),
             Event::Timer => {
                 armed = Instant::FAR;
                 conn.timer(shard, now);
             }
         }
-        cell.pass_on(shard);
     }
     legs.iter_mut().for_each(|leg| leg.drop_connection(&cell));
     cell.delist(token);
@@ -191,6 +193,55 @@ enum Event<R: Rt> {
     Room,
     Mail,
     Timer,
+}
+
+/// A slot in a box, which is there once there was something to put in.
+type Boxed<F> = Option<Pin<Box<Option<F>>>>;
+
+/// The empty buffer `kept`, or a new one when it has not `bytes` of capacity.
+fn with_room(kept: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
+    let buf = std::mem::take(kept);
+    if buf.capacity() == bytes {
+        return buf;
+    }
+    Vec::with_capacity(bytes)
+}
+
+fn open_mail(mail: Option<ConnectionMail>, conn: &mut Connection, shard: &mut Shard, now: Instant) {
+    match mail {
+        Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
+        Some(ConnectionMail::Look) => conn.look(shard, now),
+        Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
+        None => {}
+    }
+}
+
+/// What a leg's operation came to, and the leg's slot.
+#[inline]
+fn poll_legs<R: Rt, F: Future<Output = LegDone<R>>, G: Future<Output = LegDone<R>>>(
+    reads: &mut [Pin<&mut Option<F>>; SLOTS],
+    ops: &mut [Boxed<G>; SLOTS],
+    cx: &mut Context<'_>,
+) -> Poll<(usize, LegDone<R>)> {
+    for (slot, (read, op)) in reads.iter_mut().zip(ops).enumerate() {
+        if let Poll::Ready(done) = poll_slot(read.as_mut(), cx) {
+            return Poll::Ready((slot, done));
+        }
+        if let Some(op) = op
+            && let Poll::Ready(done) = poll_slot(op.as_mut(), cx)
+        {
+            return Poll::Ready((slot, done));
+        }
+    }
+    Poll::Pending
+}
+
+/// Puts `op` into the box of a slot, which is made when there is none.
+fn begin<F>(slot: &mut Boxed<F>, op: F) {
+    match slot {
+        Some(place) => place.as_mut().set(Some(op)),
+        None => *slot = Some(Box::pin(Some(op))),
+    }
 }
 
 /// Polls the future in a slot, if any, and empties the slot when it is ready.

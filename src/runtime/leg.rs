@@ -7,8 +7,10 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::cell::ShardCell;
-use super::io::Rt;
-use super::line::{self, Dial, DialFault, Line};
+use super::io::{ReadHalf, Rt};
+use super::line::{self, Dial, DialFault, Line, Tap};
+use super::read_buffer::ReadBuffer;
+use super::tls::TlsStream;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::path::accept::Connection;
@@ -19,7 +21,7 @@ use crate::shard::{Note, Shard};
 pub(super) struct LegIo<R: Rt> {
     line: Option<Line<R>>,
     /// The buffer that engine reads go through.
-    buf: Vec<u8>,
+    buf: ReadBuffer,
     engine: Option<EngineId>,
     fresh: bool,
     /// For a connection to `engine` to be let go.
@@ -31,21 +33,21 @@ pub(super) struct LegIo<R: Rt> {
     reused: bool,
 }
 
-/// What a leg does next on its socket.
+/// What a leg does on its socket, but for plain reads.
 pub(super) enum LegOp<R: Rt> {
     Dial(Dial),
     Send(Line<R>, Vec<u8>),
-    Read(Line<R>, Vec<u8>),
+    ReadTls(Box<TlsStream<R>>, Vec<u8>),
 }
 
-/// What came of it.
+/// What came of an operation.
 pub(super) enum LegDone<R: Rt> {
     Dialed(Result<Line<R>, DialFault>),
     Sent(Vec<u8>, Line<R>),
-    Read(io::Result<usize>, Vec<u8>, Line<R>),
+    Read(io::Result<usize>, Vec<u8>, Tap<R>),
 }
 
-/// One operation of a leg. A single type for all of them, so that a slot can hold any without a box each.
+/// One operation of a leg. A single type, so that a slot can hold either.
 pub(super) async fn leg_op<R: Rt>(op: LegOp<R>) -> LegDone<R> {
     match op {
         LegOp::Dial(dial) => LegDone::Dialed(line::dial(dial).await),
@@ -53,18 +55,24 @@ pub(super) async fn leg_op<R: Rt>(op: LegOp<R>) -> LegDone<R> {
             let (_, buf, line) = line.send(request).await;
             LegDone::Sent(buf, line)
         }
-        LegOp::Read(line, buf) => {
-            let (got, buf, line) = line.read(buf).await;
-            LegDone::Read(got, buf, line)
+        LegOp::ReadTls(stream, buf) => {
+            let (got, buf, stream) = stream.read(buf).await;
+            LegDone::Read(got, buf, Tap::Tls(stream))
         }
     }
+}
+
+/// One plain read of a leg. By itself because a stream is nothing but reads: what is small stays in the processor's cache.
+pub(super) async fn leg_read<R: Rt>(reader: R::Reader, buf: Vec<u8>) -> LegDone<R> {
+    let (got, buf, reader) = reader.read(buf).await;
+    LegDone::Read(got, buf, Tap::Plain(reader))
 }
 
 impl<R: Rt> Default for LegIo<R> {
     fn default() -> Self {
         LegIo {
             line: None,
-            buf: Vec::new(),
+            buf: ReadBuffer::default(),
             engine: None,
             fresh: false,
             waiting: false,
@@ -100,7 +108,8 @@ impl<R: Rt> LegIo<R> {
                 None
             }
             LegCommand::Park => {
-                if let (Some(engine), Some(line)) = (self.engine, self.line.take()) {
+                let line = self.line.take().filter(Line::is_whole);
+                if let (Some(engine), Some(line)) = (self.engine, line) {
                     cell.pool_put(engine, line);
                 }
                 self.drop_connection(cell);
@@ -159,23 +168,6 @@ impl<R: Rt> LegIo<R> {
         }
     }
 
-    /// What can be done without being told: send once connected, read when the machine wants more.
-    pub(super) fn next(
-        &mut self,
-        cell: &ShardCell<R>,
-        conn: &mut Connection,
-        slot: usize,
-    ) -> Option<LegOp<R>> {
-        if let Some(op) = self.send() {
-            return Some(op);
-        }
-        if conn.leg_reads(slot) {
-            self.read(cell)
-        } else {
-            None
-        }
-    }
-
     /// Ready when a wait for a connection may be over.
     pub(super) fn poll_wait(&self, cell: &ShardCell<R>, cx: &Context<'_>) -> Poll<()> {
         match self.engine.filter(|_| self.waiting) {
@@ -189,7 +181,7 @@ impl<R: Rt> LegIo<R> {
     }
 
     /// The request, once the connection for it is there.
-    fn send(&mut self) -> Option<LegOp<R>> {
+    pub(super) fn send(&mut self) -> Option<LegOp<R>> {
         if self.request.is_empty() {
             return None;
         }
@@ -197,14 +189,20 @@ impl<R: Rt> LegIo<R> {
         Some(LegOp::Send(line, std::mem::take(&mut self.request)))
     }
 
-    /// The next read, when the connection is free for it.
-    fn read(&mut self, cell: &ShardCell<R>) -> Option<LegOp<R>> {
-        let line = self.line.take()?;
-        let mut buf = std::mem::take(&mut self.buf);
-        if buf.capacity() == 0 {
-            buf = cell.take_read_buffer();
+    /// The next read, when the machine wants one and the connection is free for it.
+    #[inline]
+    pub(super) fn read(
+        &mut self,
+        cell: &ShardCell<R>,
+        conn: &Connection,
+        slot: usize,
+    ) -> Option<(Tap<R>, Vec<u8>)> {
+        let line = self.line.as_mut()?;
+        if !conn.leg_reads(slot) {
+            return None;
         }
-        Some(LegOp::Read(line, buf))
+        let tap = line.lend()?;
+        Some((tap, self.buf.take(cell.free_buffers())))
     }
 
     pub(super) fn done(
@@ -230,15 +228,16 @@ impl<R: Rt> LegIo<R> {
                 self.line = Some(line);
                 conn.leg_sent(shard, now, slot, self.reused);
             }
-            LegDone::Read(got, mut buf, line) => {
-                self.line = Some(line);
+            LegDone::Read(got, buf, tap) => {
+                if let Some(line) = &mut self.line {
+                    line.give_back(tap);
+                }
                 match got {
                     Ok(0) => conn.leg_eof(shard, now, slot),
                     Ok(_) => conn.leg_bytes(shard, now, slot, &buf),
                     Err(_) => conn.leg_failed(shard, now, slot, LegFault::Broken),
                 }
-                buf.clear();
-                self.buf = buf;
+                self.buf.back(buf);
             }
         }
     }
@@ -259,7 +258,7 @@ impl<R: Rt> LegIo<R> {
         }
         (self.line, self.engine) = (None, None);
         (self.holds, self.waiting) = (false, false);
-        cell.give_read_buffer(std::mem::take(&mut self.buf));
+        self.buf.give(cell.free_buffers());
         self.request = Vec::new();
     }
 }

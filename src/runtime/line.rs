@@ -1,7 +1,8 @@
 //! A connection to an engine, plain or TLS, and how it is dialed.
 //!
-//! Owns both halves and where they lead. Which of the two kinds it is is asked once an operation, so a plain read is the
-//! runtime's own and nothing else. Invariant: dialing and its operations own what they use; dropped, they close it.
+//! Owns both halves and where they lead, but for the [`Tap`] that a read in flight has. Which of the two kinds it is is asked once an
+//! operation, so a plain read is the runtime's own and nothing else. Invariant: dialing and its operations own what they use; dropped,
+//! they close it.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -23,8 +24,15 @@ pub struct Line<R: Rt> {
     pub(super) known: u64,
 }
 
+/// What reads is lent to the read in flight, and `None` meanwhile.
 enum Wire<R: Rt> {
-    Plain(R::Reader, R::Writer),
+    Plain(Option<R::Reader>, R::Writer),
+    Tls(Option<Box<TlsStream<R>>>),
+}
+
+/// The part of a line that reads, as [`ReadHalf::read`] does. Small, because it moves with every read.
+pub(super) enum Tap<R: Rt> {
+    Plain(R::Reader),
     Tls(Box<TlsStream<R>>),
 }
 
@@ -71,7 +79,7 @@ pub(super) async fn dial<R: Rt>(dial: Dial) -> Result<Line<R>, DialFault> {
 }
 
 impl<R: Rt> Line<R> {
-    /// Sends the whole request.
+    /// Sends the whole request. Not while its tap is lent.
     pub(super) async fn send(self, request: Vec<u8>) -> (io::Result<()>, Vec<u8>, Self) {
         let Line { wire, at, known } = self;
         let line = |wire| Line { wire, at, known };
@@ -80,26 +88,39 @@ impl<R: Rt> Line<R> {
                 let (sent, request, writer) = writer.write_all(request, 0).await;
                 (sent, request, line(Wire::Plain(reader, writer)))
             }
-            Wire::Tls(stream) => {
+            Wire::Tls(Some(stream)) => {
                 let (sent, request, stream) = stream.write_all(request).await;
-                (sent, request, line(Wire::Tls(stream)))
+                (sent, request, line(Wire::Tls(Some(stream))))
+            }
+            Wire::Tls(None) => {
+                let lent = io::ErrorKind::NotConnected.into();
+                (Err(lent), request, line(Wire::Tls(None)))
             }
         }
     }
 
-    /// As [`ReadHalf::read`].
-    pub(super) async fn read(self, buf: Vec<u8>) -> (io::Result<usize>, Vec<u8>, Self) {
-        let Line { wire, at, known } = self;
-        let line = |wire| Line { wire, at, known };
-        match wire {
-            Wire::Plain(reader, writer) => {
-                let (got, buf, reader) = reader.read(buf).await;
-                (got, buf, line(Wire::Plain(reader, writer)))
-            }
-            Wire::Tls(stream) => {
-                let (got, buf, stream) = stream.read(buf).await;
-                (got, buf, line(Wire::Tls(stream)))
-            }
+    /// What reads, for one read; `None` when another has it.
+    pub(super) fn lend(&mut self) -> Option<Tap<R>> {
+        match &mut self.wire {
+            Wire::Plain(reader, _) => reader.take().map(Tap::Plain),
+            Wire::Tls(stream) => stream.take().map(Tap::Tls),
+        }
+    }
+
+    /// The tap that it lent.
+    pub(super) fn give_back(&mut self, tap: Tap<R>) {
+        match (&mut self.wire, tap) {
+            (Wire::Plain(reader, _), Tap::Plain(back)) => *reader = Some(back),
+            (Wire::Tls(stream), Tap::Tls(back)) => *stream = Some(back),
+            _ => debug_assert!(false, "a tap of another line"),
+        }
+    }
+
+    /// Whether all of it is here.
+    pub(super) fn is_whole(&self) -> bool {
+        match &self.wire {
+            Wire::Plain(reader, _) => reader.is_some(),
+            Wire::Tls(stream) => stream.is_some(),
         }
     }
 }
@@ -107,8 +128,8 @@ impl<R: Rt> Line<R> {
 impl<R: Rt> Idle for Line<R> {
     fn is_quiet(&self) -> bool {
         match &self.wire {
-            Wire::Plain(reader, _) => reader.is_quiet(),
-            Wire::Tls(stream) => stream.is_quiet(),
+            Wire::Plain(reader, _) => reader.as_ref().is_some_and(ReadHalf::is_quiet),
+            Wire::Tls(stream) => stream.as_ref().is_some_and(|stream| stream.is_quiet()),
         }
     }
 }
@@ -117,11 +138,11 @@ async fn connect<R: Rt>(at: SocketAddr, dial: &Dial) -> Result<Line<R>, DialFaul
     let connected = R::connect(at).await;
     let (reader, writer) = connected.map_err(|_| DialFault::Connect)?;
     let wire = match &dial.tls {
-        None => Wire::Plain(reader, writer),
+        None => Wire::Plain(Some(reader), writer),
         Some(peer) => {
             // In a box of its own: it is large, and plain connections have no use for it.
             let shaken = Box::pin(tls::handshake(reader, writer, peer.clone())).await;
-            Wire::Tls(shaken.map_err(|why| DialFault::Tls(why.to_string()))?)
+            Wire::Tls(Some(shaken.map_err(|why| DialFault::Tls(why.to_string()))?))
         }
     };
     let known = dial.version;

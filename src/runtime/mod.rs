@@ -19,6 +19,7 @@ pub mod clock;
 pub mod mail;
 
 pub mod pool;
+mod read_buffer;
 
 pub mod cell;
 

@@ -24,9 +24,24 @@ async fn try_all(addresses: &[SocketAddr], tls: Option<Peer>) -> Result<SocketAd
     assert_eq!(dialed.known, 7);
     // It is alive.
     let (at, message) = (dialed.at, b"hello".to_vec());
-    let (sent, message, line) = dialed.send(message).await;
+    let (sent, message, mut line) = dialed.send(message).await;
     sent.unwrap();
-    let (got, buf, _line) = line.read(Vec::with_capacity(100)).await;
+    let tap = line.lend().expect("nobody else has it");
+    assert!(!line.is_whole() && line.lend().is_none());
+    let buf = Vec::with_capacity(100);
+    let (got, buf) = match tap {
+        Tap::Plain(reader) => {
+            let (got, buf, reader) = reader.read(buf).await;
+            line.give_back(Tap::Plain(reader));
+            (got, buf)
+        }
+        Tap::Tls(stream) => {
+            let (got, buf, stream) = stream.read(buf).await;
+            line.give_back(Tap::Tls(stream));
+            (got, buf)
+        }
+    };
+    assert!(line.is_whole());
     assert_eq!((got.unwrap(), &buf), (5, &message));
     Ok(at)
 }
