@@ -112,6 +112,8 @@ pub struct Load {
     args: Args,
     next: Cell<u64>,
     tokens: Cell<u64>,
+    /// Reads that brought a token.
+    reads: Cell<u64>,
     requests: Cell<u64>,
     stop: Cell<bool>,
     live: Cell<u32>,
@@ -207,6 +209,8 @@ impl<'a> Seen<'a> {
         }
         let count = read.under_way_ns.len() as u64;
         self.load.tokens.set(self.load.tokens.get() + count);
+        let reads = self.load.reads.get() + u64::from(count > 0);
+        self.load.reads.set(reads);
     }
 
     fn end(&self) {
@@ -222,6 +226,7 @@ impl Load {
             args,
             next: Cell::default(),
             tokens: Cell::default(),
+            reads: Cell::default(),
             requests: Cell::default(),
             stop: Cell::default(),
             live: Cell::default(),
@@ -305,6 +310,7 @@ impl Load {
         Mark {
             at_ns: stamp::now_ns(),
             tokens: self.tokens.get(),
+            reads: self.reads.get(),
             requests: self.requests.get(),
             watched,
         }
@@ -316,6 +322,7 @@ impl Load {
         json!({
             "seconds": (after.at_ns - before.at_ns) as f64 / 1e9,
             "events": after.tokens - before.tokens,
+            "reads": after.reads - before.reads,
             "requests": after.requests - before.requests,
             "watched": watched,
             "fault": *self.fault.borrow(),
@@ -326,6 +333,7 @@ impl Load {
 struct Mark {
     at_ns: u64,
     tokens: u64,
+    reads: u64,
     requests: u64,
     watched: Vec<Used>,
 }

@@ -1,0 +1,1 @@
+"""The performance suite behind perf/run: scenarios, targets, batches, bars, pages."""
