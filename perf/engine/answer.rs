@@ -7,7 +7,8 @@ use super::ask::Ask;
 use super::stamp::{self, Stamp};
 
 /// The date of all answers; nobody reads it.
-const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 07:00:00 GMT\r\nserver: uvicorn\r\n";
+const HEAD: &[u8] =
+    b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 07:00:00 GMT\r\nserver: uvicorn\r\n";
 
 const STREAM: &[u8] =
     b"content-type: text/event-stream; charset=utf-8\r\nvary: Origin\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -156,14 +157,7 @@ pub fn whole(ask: &Ask, body: &[u8], model: &str, number: u64, out: &mut Vec<u8>
     json(ask, prompt_ids, model, number, "null", out);
 }
 
-fn json(
-    ask: &Ask,
-    prompt_ids: &[u8],
-    model: &str,
-    number: u64,
-    handoff: &str,
-    out: &mut Vec<u8>,
-) {
+fn json(ask: &Ask, prompt_ids: &[u8], model: &str, number: u64, handoff: &str, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(1_024 + ask.tokens as usize * stamp::TEXT_BYTES);
     opening(number, model, &mut body);
     body.extend_from_slice(b"\"choices\":[{\"index\":0,\"text\":\"");
@@ -222,7 +216,11 @@ pub fn probe(path: &[u8], model: &str, out: &mut Vec<u8>) {
 /// A prompt without a tag.
 pub fn refuse(out: &mut Vec<u8>) {
     let body = br#"{"error":{"message":"the prompt must begin with a number","type":"BadRequestError","param":null,"code":400}}"#;
-    sized(b"HTTP/1.1 400 Bad Request\r\ndate: Mon, 30 Nov 2026 07:00:00 GMT\r\nserver: uvicorn\r\n", body, out);
+    sized(
+        b"HTTP/1.1 400 Bad Request\r\ndate: Mon, 30 Nov 2026 07:00:00 GMT\r\nserver: uvicorn\r\n",
+        body,
+        out,
+    );
 }
 
 /// How every JSON answer and every event begins, up to its choices.

@@ -73,9 +73,10 @@ def undisturbed(scenario, row, process, engine, engines, args):
 def load(scenario, row, process, engine, engines, args):
     """Runs the load client once."""
     whole = scenario.whole if row.whole is None else row.whole
+    connections = min(scenario.connections, machine.streams_max())
     watch = ([process.pid] if process else []) + [engine.pid]
     port = process.port if process else engines[-1]
-    argv = [args.load, "--target", f"127.0.0.1:{port}", "--mode", scenario.mode, "--connections", str(scenario.connections),
+    argv = [args.load, "--target", f"127.0.0.1:{port}", "--mode", scenario.mode, "--connections", str(connections),
             "--tokens", str(scenario.tokens), "--model", targets.MODEL, "--stagger-ms", str(scenario.stagger_ms),
             "--count-ms", str(round(args.seconds * 1000)), *[word for pid in watch for word in ("--watch", str(pid))]]
     argv += (["--whole"] if whole else []) + (["--text"] if row.text else [])

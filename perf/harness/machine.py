@@ -57,12 +57,17 @@ def await_quiet(args):
 
 
 def raise_limits():
-    """Ten thousand streams are over twenty thousand descriptors, for us and all we start."""
+    """A stream is two descriptors to a proxy, and there are to be ten thousand. For us and all we start."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (max(hard, DESCRIPTORS), hard):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
             return
+
+
+def streams_max():
+    """How many streams a proxy has descriptors for, with some left for connections that are waiting to be used again."""
+    return (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 2000) // 2
 
 
 def describe():

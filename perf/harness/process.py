@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 
-START_S, STOP_S = 40, 5
+START_S, STOP_S = 40, 1
 
 
 class Process:
@@ -21,11 +21,12 @@ class Process:
                                           preexec_fn=lambda: os.sched_setaffinity(0, {core}))
         self.pid = self.child.pid
 
-    def stop(self):
+    def stop(self, patience=STOP_S):
+        """Nothing is in flight any more, so a long farewell is cut short."""
         if self.child.poll() is None:
             self.child.send_signal(signal.SIGTERM)
             try:
-                self.child.wait(STOP_S)
+                self.child.wait(patience)
             except subprocess.TimeoutExpired:
                 self.child.kill()
         self.child.wait()

@@ -5,6 +5,7 @@ COLUMNS = {
     "events": ["cost", "user", "core", "per_s", "joined", "ttft_p50", "gap_mean", "relay_p50", "relay_p99"],
     "requests": ["cost", "user", "core", "per_s", "total_p50", "total_p99"],
     "single": ["total_p50", "ttft_p50", "added_ttft_p50", "added_ttft_p99", "added_total_p50", "added_total_p99"],
+    "instructions": ["instructions", "requests"],
     "hold": ["bytes_per_stream", "rss_mib", "grown_mib"],
 }
 TITLES = {
@@ -12,7 +13,7 @@ TITLES = {
     "joined": "events a read", "per_s": {"events": "events/s", "requests": "requests/s"}, "ttft_p50": "TTFT p50 us", "gap_mean": "gap mean us",
     "relay_p50": "relay p50 us", "relay_p99": "relay p99 us", "total_p50": "answer p50 us", "total_p99": "answer p99 us",
     "added_ttft_p50": "added TTFT p50 us", "added_ttft_p99": "p99 us", "added_total_p50": "added answer p50 us", "added_total_p99": "p99 us",
-    "bytes_per_stream": "bytes a stream", "rss_mib": "RSS MiB", "grown_mib": "grown while silent MiB", "others": "others",
+    "instructions": "instructions an event", "requests": "requests", "bytes_per_stream": "bytes a stream", "rss_mib": "RSS MiB", "grown_mib": "grown while silent MiB", "others": "others",
 }
 
 

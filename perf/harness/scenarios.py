@@ -23,6 +23,7 @@ class Row:
     legs: int = 1
     whole: bool | None = None
     text: bool = False
+    shards: int = 1
     driver: str | None = None
     build: str = ""
 
@@ -34,7 +35,7 @@ class Row:
     @property
     def process(self):
         """Rows with the same one are asked through the same process."""
-        return (self.target, self.driver, self.build, self.legs)
+        return (self.target, self.driver, self.build, self.legs, self.shards)
 
 
 @dataclasses.dataclass

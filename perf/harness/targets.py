@@ -11,7 +11,7 @@ from . import machine
 from .process import Process, free_ports
 
 MODEL = "tiny"
-SEATS = 20_000
+SEATS = 10_000
 
 
 def find(args):
@@ -66,8 +66,8 @@ def narwhal(row, port, _other, engines, scenario, _found, folder, args):
             "serving": {"admission": "open", "max_connections": 1 if scenario.mode == "refused" else SEATS},
             "engine": {"connector": "nixl" if row.legs == 2 else "none"},
         }, out)
-    return [args.builds[row.build], "serve", "--fleet", path, "--listen", f"127.0.0.1:{port}", "--shards", "1",
-            "--cpus", str(machine.PROXY_CORE), "--driver", row.driver]
+    return [args.builds[row.build], "serve", "--fleet", path, "--listen", f"127.0.0.1:{port}", "--shards", str(row.shards),
+            "--cpus", ",".join(str(core) for core in range(row.shards)), "--driver", row.driver]
 
 
 def relay(row, port, _other, engines, _scenario, _found, _folder, args):
@@ -82,10 +82,9 @@ def nginx(_row, port, _other, engines, scenario, found, folder, _args):
         out.write(f"""{user}
 daemon off;
 worker_processes 1;
-worker_rlimit_nofile 65536;
 pid {folder}/nginx.pid;
 error_log stderr crit;
-events {{ worker_connections 32768; }}
+events {{ worker_connections {2 * machine.streams_max() + 300}; }}
 http {{
 {temporary}  access_log off;
   keepalive_requests 1000000000;
@@ -112,10 +111,11 @@ http {{
 
 def haproxy(_row, port, _other, engines, _scenario, found, folder, _args):
     path = os.path.join(folder, "haproxy.cfg")
+    most = machine.streams_max()
     with open(path, "w", encoding="ascii") as out:
         out.write(f"""global
   nbthread 1
-  maxconn 24000
+  maxconn {most}
 defaults
   mode http
   timeout connect 10s
@@ -127,7 +127,7 @@ frontend clients
   bind 127.0.0.1:{port} backlog 4096
   default_backend engines
 backend engines
-  server engine 127.0.0.1:{engines[-1]} maxconn 24000 pool-max-conn -1
+  server engine 127.0.0.1:{engines[-1]} maxconn {most} pool-max-conn -1
 """)
     return [found["haproxy"][0], "-db", "-q", "-f", path]
 

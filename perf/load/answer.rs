@@ -181,7 +181,8 @@ impl Answer {
             return Err(format!("token {} came", stamp.number));
         }
         self.tokens += 1;
-        self.under_way_ns.push(stamp::since(stamp.written_ns, now_ns));
+        self.under_way_ns
+            .push(stamp::since(stamp.written_ns, now_ns));
         Ok(())
     }
 

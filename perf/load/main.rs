@@ -88,6 +88,9 @@ pub struct Args {
     /// How long is counted.
     #[arg(long, value_name = "MS", default_value_t = 1_500)]
     count_ms: u64,
+    /// Stops after so many requests, however long they take, instead (mode `closed`).
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
     /// Processes whose CPU and memory are read at both marks.
     #[arg(long, value_name = "PID")]
     watch: Vec<u32>,
@@ -134,6 +137,21 @@ pub struct Times {
     total: Histogram,
 }
 
+impl Times {
+    /// Adds them to a report.
+    fn tell(&self, mut report: Value) -> Value {
+        for (name, times) in [
+            ("ttft", &self.ttft),
+            ("gap", &self.gap),
+            ("relay", &self.relay),
+            ("total", &self.total),
+        ] {
+            report[name] = times.report();
+        }
+        report
+    }
+}
+
 /// From the end of the count on, answers in flight may take this long.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -165,12 +183,20 @@ async fn closed<R: Rt>(load: &Rc<Load>) -> Value {
     for index in 0..load.args.connections {
         load.start::<R>(index, stream_after_stream::<R>(load.clone()));
     }
-    load.count::<R>().await
+    if load.args.requests.is_none() {
+        return load.count::<R>().await;
+    }
+    let before = load.mark();
+    while load.live.get() > 0 {
+        R::sleep(Duration::from_millis(5)).await;
+    }
+    let times = load.times.take();
+    times.tell(load.report(&before, &load.mark()))
 }
 
 async fn stream_after_stream<R: Rt>(load: Rc<Load>) -> Result<(), String> {
     let mut client = Client::<R>::connect(load.args.target).await?;
-    while !load.stop.get() {
+    while !load.stop.get() && load.next.get() < load.args.requests.unwrap_or(u64::MAX) {
         let want = load.want();
         let mut seen = Seen::new(&load);
         request::completion(&load.args, want.tag, &mut client.out);
@@ -283,16 +309,7 @@ impl Load {
         let times = self.times.take();
         self.stop.set(true);
         self.drain::<R>().await;
-        let mut report = self.report(&before, &after);
-        for (name, times) in [
-            ("ttft", &times.ttft),
-            ("gap", &times.gap),
-            ("relay", &times.relay),
-            ("total", &times.total),
-        ] {
-            report[name] = times.report();
-        }
-        report
+        times.tell(self.report(&before, &after))
     }
 
     async fn drain<R: Rt>(&self) {

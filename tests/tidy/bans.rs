@@ -70,6 +70,7 @@ const LEFTOVERS: &[&str] = &[
 
 /// Files that hold `unsafe`, and why there is no other way.
 const UNSAFE: &[(&str, &str)] = &[
+    ("perf/stamp.rs", "std has no clock that two processes share"),
     (
         "src/runtime/settle.rs",
         "std has no calls for a thread's cores, memory node and signal mask",
