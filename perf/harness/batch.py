@@ -20,7 +20,7 @@ def measure(scenario, rows, found, args):
         os.chmod(folder, 0o755)
         engines = free_ports(2)
         argv = [args.engine, *[word for port in engines for word in ("--listen", f"127.0.0.1:{port}")], *scenario.engine]
-        engine = Process("engine", argv, machine.LOAD_CORE, folder, engines[-1])
+        engine = Process("engine", argv, {machine.LOAD_CORE}, folder, engines[-1])
         stack.callback(engine.stop)
         engine.until_up()
         running = {}

@@ -41,11 +41,11 @@ def counted(scenario, row, requests, found, args, valgrind):
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="narwhal-perf-"))
         engines, port = free_ports(2), free_ports(1)[0]
         listens = [word for at in engines for word in ("--listen", f"127.0.0.1:{at}")]
-        engine = Process("engine", [args.engine, *listens], machine.LOAD_CORE, folder, engines[-1])
+        engine = Process("engine", [args.engine, *listens], {machine.LOAD_CORE}, folder, engines[-1])
         stack.callback(engine.stop)
         engine.until_up()
         argv = targets.narwhal(row, port, 0, engines, scenario, found, folder, args)
-        router = Process("router", [valgrind, *VALGRIND, *argv], machine.PROXY_CORE, folder, port)
+        router = Process("router", [valgrind, *VALGRIND, *argv], set(range(row.shards)), folder, port)
         stack.callback(router.stop)
         router.until_up()
         client = [args.load, "--target", f"127.0.0.1:{port}", "--connections", str(scenario.connections), "--tokens", str(scenario.tokens),

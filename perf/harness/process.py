@@ -12,13 +12,13 @@ START_S, STOP_S = 40, 1
 class Process:
     """A process that listens on a port."""
 
-    def __init__(self, name, argv, core, folder, port):
+    def __init__(self, name, argv, cores, folder, port):
         self.name, self.port = name, port
         self.log = os.path.join(folder, name.replace("/", "-").replace(" ", "-") + ".log")
         env = {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
         with open(self.log, "wb") as log:
             self.child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                                          preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+                                          preexec_fn=lambda: os.sched_setaffinity(0, cores))
         self.pid = self.child.pid
 
     def stop(self, patience=STOP_S):

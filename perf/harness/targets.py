@@ -41,7 +41,7 @@ def start(row, engines, scenario, found, folder, args):
     os.makedirs(folder, exist_ok=True)
     os.chmod(folder, 0o755)
     argv = COMMANDS[row.target](row, port, other, engines, scenario, found, folder, args)
-    process = Process(row.label, argv, machine.PROXY_CORE, folder, port)
+    process = Process(row.label, argv, {machine.PROXY_CORE}, folder, port)
     try:
         process.until_up()
         if row.target == "nginx":
