@@ -95,6 +95,7 @@ def values(scenario, got, proxied):
     out = {"fault": got["fault"]}
     engine = got["watched"][-1]
     out["engine_core"] = engine["cpu_ns"] / 1e9 / got["seconds"]
+    out["load_core"] = got["own"]["cpu_ns"] / 1e9 / got["seconds"]
     if scenario.mode != "hold":
         count = got["requests"] / 1e3 if scenario.unit == "requests" else got["events"] / 1e6
         out["per_s"] = got[scenario.unit] / got["seconds"]

@@ -122,6 +122,7 @@ defaults
   timeout client 600s
   timeout server 600s
   option http-keep-alive
+  option http-no-delay
   http-reuse always
 frontend clients
   bind 127.0.0.1:{port} backlog 4096

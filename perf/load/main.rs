@@ -329,6 +329,7 @@ impl Load {
             tokens: self.tokens.get(),
             reads: self.reads.get(),
             requests: self.requests.get(),
+            own: Used::of(std::process::id()),
             watched,
         }
     }
@@ -341,6 +342,7 @@ impl Load {
             "events": after.tokens - before.tokens,
             "reads": after.reads - before.reads,
             "requests": after.requests - before.requests,
+            "own": Used::report(before.own, after.own),
             "watched": watched,
             "fault": *self.fault.borrow(),
         })
@@ -352,5 +354,6 @@ struct Mark {
     tokens: u64,
     reads: u64,
     requests: u64,
+    own: Used,
     watched: Vec<Used>,
 }
