@@ -103,7 +103,8 @@ fn every_fault_of_a_stream_is_seen() {
         writes[at] = text.replacen(from, to, 1).into_bytes();
     };
     assert!(edit(&|_| ()).is_ok());
-    let rows: [(&str, &dyn Fn(&mut Vec<Vec<u8>>)); 9] = [
+    type Change<'a> = &'a dyn Fn(&mut Vec<Vec<u8>>);
+    let rows: [(&str, Change); 9] = [
         ("lost", &|w| drop(w.remove(3))),
         ("doubled", &|w| w.insert(3, w[3].clone())),
         ("out of order", &|w| w.swap(3, 4)),
