@@ -77,6 +77,8 @@ def relay(row, port, _other, engines, _scenario, _found, _folder, args):
 def nginx(_row, port, _other, engines, scenario, found, folder, _args):
     path = os.path.join(folder, "nginx.conf")
     user = "user root;" if os.geteuid() == 0 else ""
+    # Twice what is needed: nginx closes connections that wait for a request when a sixteenth of all or less is free.
+    connections = 4 * machine.streams_max()
     temporary = "".join(f"  {kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     with open(path, "w", encoding="ascii") as out:
         out.write(f"""{user}
@@ -84,7 +86,7 @@ daemon off;
 worker_processes 1;
 pid {folder}/nginx.pid;
 error_log stderr crit;
-events {{ worker_connections {2 * machine.streams_max() + 300}; }}
+events {{ worker_connections {connections}; }}
 http {{
 {temporary}  access_log off;
   keepalive_requests 1000000000;
