@@ -1,5 +1,5 @@
 //! An engine that changes its addresses while a shard runs: what the control thread publishes is what the next dial uses, and no
-//! idle connection to an address that is gone is used again. A real shard on both drivers, with one engine after another.
+//! idle connection to an address that is gone is used again. A real shard on every driver, with one engine after another.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,9 +15,9 @@ use narwhal::config::{self, Format};
 use narwhal::metrics::histogram::ShardTimes;
 use narwhal::metrics::ledger::{Cell as LedgerCell, ShardLedger};
 use narwhal::runtime::boot::{self, DriverChoice};
-use narwhal::runtime::cell::{self, ControlPort};
+use narwhal::runtime::cell::ControlPort;
 use narwhal::runtime::mail::Mailbox;
-use narwhal::runtime::monoio::Monoio;
+use narwhal::runtime::serve;
 use narwhal::runtime::topology::Plan;
 use narwhal::shard::{ControlRequest, Note, Shard, Shared};
 use socket2::{Domain, Socket, Type};
@@ -29,8 +29,8 @@ const ENGINE: EngineId = EngineId(0);
 // proves R-LEG-7
 #[test]
 fn a_dial_goes_to_where_the_engine_is_now() {
-    for driver in [DriverChoice::IoUring, DriverChoice::Epoll] {
-        let Ok((driver, _)) = boot::choose_driver(driver) else {
+    for driver in DriverChoice::NAMED {
+        let Ok((driver, _)) = boot::choose_driver(*driver) else {
             // A kernel that refuses io_uring leaves epoll to be tested.
             continue;
         };
@@ -82,8 +82,8 @@ fn a_dial_goes_to_where_the_engine_is_now() {
 // proves R-LEG-7
 #[test]
 fn a_leg_under_way_ends_where_it_began() {
-    for driver in [DriverChoice::IoUring, DriverChoice::Epoll] {
-        let Ok((driver, _)) = boot::choose_driver(driver) else {
+    for driver in DriverChoice::NAMED {
+        let Ok((driver, _)) = boot::choose_driver(*driver) else {
             continue;
         };
         let (tell, told) = channel();
@@ -234,9 +234,8 @@ impl Router {
             let own = listener.take().unwrap();
             let mail = Arc::new(Mailbox::new(16));
             move || async move {
-                let _ =
-                    cell::run::<Monoio>(shard, None, own, Arc::from([mail]), Arc::new(NoControl))
-                        .await;
+                let (mail, control) = (Arc::from([mail]), Arc::new(NoControl));
+                let _ = serve::shard(driver, shard, None, own, mail, control).await;
             }
         })
         .unwrap();

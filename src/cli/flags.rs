@@ -7,6 +7,13 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Dialect, Driver, Role};
 
+/// The drivers that this build has.
+const DRIVERS: &str = if cfg!(feature = "rt-glommio") {
+    "auto|io_uring|epoll|glommio"
+} else {
+    "auto|io_uring|epoll"
+};
+
 /// A thread-per-core router for LLM inference engines.
 #[derive(Debug, Parser)]
 #[command(name = "narwhal", version, about, propagate_version = true)]
@@ -44,7 +51,7 @@ pub struct Serve {
     #[command(flatten)]
     pub place: Place,
     /// How shards ask the kernel [default: auto].
-    #[arg(long, value_name = "auto|io_uring|epoll")]
+    #[arg(long, value_name = DRIVERS)]
     pub driver: Option<String>,
     /// The name this router goes by in state and metrics [default: random].
     #[arg(long, value_name = "ID")]
@@ -157,7 +164,7 @@ pub struct Engine {
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// How the engines ask the kernel.
-    #[arg(long, value_name = "auto|io_uring|epoll", default_value_t = Driver::Auto)]
+    #[arg(long, value_name = DRIVERS, default_value_t = Driver::Auto)]
     pub driver: Driver,
 }
 

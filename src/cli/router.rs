@@ -17,10 +17,10 @@ use crate::control::{self, Handle, Settings, ShardFacts};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::ShardLedger;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
-use crate::runtime::cell::{self, ControlPort, Mail};
+use crate::runtime::cell::{ControlPort, Mail};
 use crate::runtime::clock::MonotonicClock;
 use crate::runtime::mail::Mailbox;
-use crate::runtime::monoio::Monoio;
+use crate::runtime::serve;
 use crate::runtime::tls::{self, Roots};
 use crate::runtime::topology::{self, Ask, CpuList, Machine, Numa, PlanError};
 use crate::shard::{Shard, Shared};
@@ -98,7 +98,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         move || async move {
             // Made here, so that its memory is its thread's.
             let shard = Shard::new(id, snapshot, shared, ledger, times, seed);
-            if let Err(error) = cell::run::<Monoio>(shard, tls, own, mail, port).await {
+            if let Err(error) = serve::shard(driver, shard, tls, own, mail, port).await {
                 tracing::error!("a shard cannot serve its listeners: {error}");
                 process::exit(1);
             }
@@ -208,6 +208,7 @@ pub(super) fn choice(driver: checked::Driver) -> DriverChoice {
         checked::Driver::Auto => DriverChoice::Auto,
         checked::Driver::IoUring => DriverChoice::IoUring,
         checked::Driver::Epoll => DriverChoice::Epoll,
+        checked::Driver::Glommio => DriverChoice::Glommio,
     }
 }
 

@@ -27,6 +27,8 @@ use crate::config::Format;
 use crate::control::signals::Caught;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::clock::{self, MonotonicClock};
+#[cfg(feature = "rt-glommio")]
+use crate::runtime::glommio::Glommio;
 use crate::runtime::io::Rt;
 use crate::runtime::monoio::Monoio;
 use crate::runtime::topology::{self, Ask, CpuList};
@@ -127,7 +129,13 @@ fn start_with(
     let thread = boot::run_shards(&place(cpu)?, driver, |_| {
         let work = std::mem::take(&mut work);
         let manner = manner.take().unwrap_or_default();
-        move || serve(work, clock, manner)
+        move || async move {
+            match driver {
+                Driver::IoUring | Driver::Epoll => serve::<Monoio>(work, clock, manner).await,
+                #[cfg(feature = "rt-glommio")]
+                Driver::Glommio => serve::<Glommio>(work, clock, manner).await,
+            }
+        }
     })
     .map_err(Failure::failed)?;
     if !thread.refused.is_empty() {
@@ -152,7 +160,7 @@ impl Simulated {
 }
 
 /// The life of the thread: until every engine's port is closed for good.
-async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock, manner: Manner) {
+async fn serve<R: Rt>(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock, manner: Manner) {
     let now = clock.now();
     let (listeners, setups): (Vec<_>, Vec<_>) = work.into_iter().unzip();
     let world = Rc::new(RefCell::new(World {
@@ -161,11 +169,11 @@ async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock, manner: M
     }));
     let alarm = Rc::new(Alarm::default());
     if let Some(end) = manner.end {
-        Monoio::spawn(end_when_told(end, world.clone(), alarm.clone(), clock));
+        R::spawn(end_when_told::<R>(end, world.clone(), alarm.clone(), clock));
     }
     let mut serving = Vec::new();
     for (index, listener) in listeners.into_iter().enumerate() {
-        let listener = match Monoio::from_listener(listener) {
+        let listener = match R::from_listener(listener) {
             Ok(listener) => listener,
             Err(error) => {
                 tracing::error!("an engine cannot serve its listener: {error}");
@@ -182,30 +190,30 @@ async fn serve(work: Vec<(TcpListener, Setup)>, clock: MonotonicClock, manner: M
         // Alive until its engine is gone for good.
         let alive = Rc::new(());
         serving.push(Rc::downgrade(&alive));
-        Monoio::spawn(async move {
-            server.serve::<Monoio>(listener).await;
+        R::spawn(async move {
+            server.serve::<R>(listener).await;
             drop(alive);
         });
     }
     while serving.iter().any(|alive| alive.strong_count() > 0) {
-        Monoio::sleep(10 * TICK).await;
+        R::sleep(10 * TICK).await;
     }
 }
 
 /// Ends the process as vLLM does, once a signal came.
-async fn end_when_told(
+async fn end_when_told<R: Rt>(
     end: End,
     world: Rc<RefCell<World>>,
     alarm: Rc<Alarm>,
     clock: MonotonicClock,
 ) {
     while !end.told.load(Ordering::Relaxed) {
-        Monoio::sleep(TICK).await;
+        R::sleep(TICK).await;
     }
     let told = clock.now();
     world.borrow_mut().drain();
     while alarm.answering() > 0 && clock.now().since(told) < end.timeout {
-        Monoio::sleep(TICK).await;
+        R::sleep(TICK).await;
     }
     world.borrow_mut().abort();
     alarm.ring();
@@ -214,7 +222,7 @@ async fn end_when_told(
     while clock.now().since(told) < PORT_CLOSES
         || alarm.answering() > 0 && clock.now().since(given_up) < READERS_WAIT
     {
-        Monoio::sleep(TICK).await;
+        R::sleep(TICK).await;
     }
     process::exit(0);
 }

@@ -350,7 +350,7 @@ mod tests {
         for row in [
             "| **`serving`** |  |  |  | Admission, bounds and deadlines. |",
             "| `slo.ttft_s` | seconds | 0.001 to 86400 | must be given | Time to the first token. |",
-            "| `runtime.driver` |  | `auto`, `io_uring`, `epoll` | `\"auto\"` | How sockets are driven. |",
+            "| `runtime.driver` |  | `auto`, `io_uring`, `epoll`, `glommio` | `\"auto\"` | How sockets are driven. |",
         ] {
             assert!(text.contains(row), "{row} in {text}");
         }

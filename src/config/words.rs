@@ -48,6 +48,8 @@ words! {
         Auto = "auto",
         IoUring = "io_uring",
         Epoll = "epoll",
+        /// In builds with the feature `rt-glommio`; others refuse it at start.
+        Glommio = "glommio",
     }
 }
 

@@ -25,6 +25,8 @@ use super::topology::{CpuList, Machine, Place, Plan};
 pub enum Driver {
     IoUring,
     Epoll,
+    #[cfg(feature = "rt-glommio")]
+    Glommio,
 }
 
 /// What the operator wrote.
@@ -36,14 +38,33 @@ pub enum DriverChoice {
     /// io_uring, or the start fails.
     IoUring,
     Epoll,
+    /// Another runtime, for builds that have it.
+    Glommio,
+}
+
+impl DriverChoice {
+    /// Those that name one, as far as this build has it: what every test of a driver goes through.
+    pub const NAMED: &[DriverChoice] = &[
+        DriverChoice::IoUring,
+        DriverChoice::Epoll,
+        #[cfg(feature = "rt-glommio")]
+        DriverChoice::Glommio,
+    ];
 }
 
 impl Driver {
+    /// Those of one runtime; the other has one.
+    pub const fn is_monoio(self) -> bool {
+        matches!(self, Driver::IoUring | Driver::Epoll)
+    }
+
     /// The word in the log and on the gauge.
     pub const fn name(self) -> &'static str {
         match self {
             Driver::IoUring => "io_uring",
             Driver::Epoll => "epoll",
+            #[cfg(feature = "rt-glommio")]
+            Driver::Glommio => "glommio",
         }
     }
 }
@@ -51,8 +72,10 @@ impl Driver {
 /// Settles the driver once, before the first shard starts, so that all shards run the same one. The reason of a fall
 /// back to epoll is the second value, for the log. `MONOIO_FORCE_LEGACY_DRIVER=1` makes io_uring look refused.
 pub fn choose_driver(choice: DriverChoice) -> io::Result<(Driver, Option<io::Error>)> {
-    if choice == DriverChoice::Epoll {
-        return Ok((Driver::Epoll, None));
+    match choice {
+        DriverChoice::Epoll => return Ok((Driver::Epoll, None)),
+        DriverChoice::Glommio => return Ok((try_glommio()?, None)),
+        DriverChoice::Auto | DriverChoice::IoUring => {}
     }
     match (try_uring(), choice) {
         (Ok(()), _) => Ok((Driver::IoUring, None)),
@@ -72,6 +95,23 @@ fn try_uring() -> io::Result<()> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
         "refused or too old (kernel.io_uring_disabled, a seccomp profile, or a kernel before 5.6)",
+    ))
+}
+
+#[cfg(feature = "rt-glommio")]
+fn try_glommio() -> io::Result<Driver> {
+    runtime(Driver::Glommio).map_err(|why| {
+        let text = format!("driver: glommio is not available here: {why}");
+        io::Error::new(why.kind(), text)
+    })?;
+    Ok(Driver::Glommio)
+}
+
+#[cfg(not(feature = "rt-glommio"))]
+fn try_glommio() -> io::Result<Driver> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "driver: glommio is not in this build, which needs the feature rt-glommio for it",
     ))
 }
 
@@ -186,6 +226,8 @@ pub fn bind_shards(addr: SocketAddr, shards: usize) -> io::Result<Vec<TcpListene
 pub enum ShardRuntime {
     IoUring(Runtime<TimeDriver<IoUringDriver>>),
     Epoll(Runtime<TimeDriver<LegacyDriver>>),
+    #[cfg(feature = "rt-glommio")]
+    Glommio(::glommio::LocalExecutor),
 }
 
 /// Builds the runtime of this thread.
@@ -198,6 +240,8 @@ pub fn runtime(driver: Driver) -> io::Result<ShardRuntime> {
                 .enable_timer()
                 .build()?,
         ),
+        #[cfg(feature = "rt-glommio")]
+        Driver::Glommio => ShardRuntime::Glommio(super::glommio::executor()?),
     })
 }
 
@@ -224,6 +268,8 @@ impl ShardRuntime {
         match self {
             ShardRuntime::IoUring(runtime) => runtime.block_on(future),
             ShardRuntime::Epoll(runtime) => runtime.block_on(future),
+            #[cfg(feature = "rt-glommio")]
+            ShardRuntime::Glommio(executor) => executor.run(future),
         }
     }
 }

@@ -116,3 +116,6 @@ pub trait WriteHalf: Sized + 'static {
     /// Sends FIN; the peer may still be read. At once, without waiting for the network.
     fn shutdown(&mut self) -> io::Result<()>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,7 +90,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::runtime::testing::both_drivers;
+    use crate::runtime::testing::each_driver;
 
     #[test]
     fn a_full_mailbox_refuses_and_counts() {
@@ -111,7 +111,7 @@ mod tests {
     // proves R-SHD-1
     #[test]
     fn other_threads_reach_a_sleeping_shard() {
-        both_drivers(|| async {
+        each_driver!(|R| {
             let mail = Arc::new(Mailbox::new(8));
             let senders: Vec<_> = (0..SENDERS)
                 .map(|sender| spawn_sender(&mail, sender))

@@ -8,6 +8,9 @@ pub mod socket;
 
 pub mod monoio;
 
+#[cfg(feature = "rt-glommio")]
+pub mod glommio;
+
 pub mod topology;
 
 pub mod settle;
@@ -32,6 +35,8 @@ pub mod tls;
 mod leg;
 
 pub mod drive;
+
+pub mod serve;
 
 #[cfg(test)]
 pub mod testing;

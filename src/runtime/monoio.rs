@@ -144,6 +144,3 @@ fn split(stream: TcpStream) -> io::Result<(Reader, Writer)> {
     let (reader, writer) = stream.into_split();
     Ok((Reader { half: reader, fd }, Writer { half: writer, fd }))
 }
-
-#[cfg(test)]
-mod tests;

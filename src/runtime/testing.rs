@@ -1,5 +1,5 @@
-//! Runs one asynchronous test body on io_uring and on epoll. Only a test on both counts: epoll never loses the
-//! bytes of a dropped read, so it cannot catch that fault.
+//! Runs one asynchronous test body on every driver: io_uring, epoll, and glommio in builds that have it. Only a test on all of them
+//! counts: neither epoll nor glommio ever loses the bytes of a dropped read, so they cannot catch that fault.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -7,30 +7,63 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::boot::{self, Driver};
+use super::boot::{self, Driver, DriverChoice};
+use super::io::Rt;
 
-/// Runs `body` on each driver, each on a thread and a runtime of its own. Panics when it panics or hangs.
-/// Without io_uring on the machine that half is skipped and said so.
+/// Runs a body, generic over its runtime, on each driver, each on a thread and a runtime of its own. Panics when it panics or hangs.
+macro_rules! each_driver {
+    (|$rt:ident| $body:block) => {{
+        async fn body<$rt: $crate::runtime::io::Rt>() $body
+        $crate::runtime::testing::both_drivers(body::<$crate::runtime::monoio::Monoio>);
+        #[cfg(feature = "rt-glommio")]
+        $crate::runtime::testing::on_glommio(body::<$crate::runtime::glommio::Glommio>);
+    }};
+}
+
+pub(crate) use each_driver;
+
+/// Runs `body` on each driver of monoio.
 pub fn both_drivers<F, Fut>(body: F)
 where
     F: Fn() -> Fut + Send + Clone + 'static,
     Fut: Future<Output = ()>,
 {
-    on_driver(Driver::Epoll, body.clone());
-    if monoio::utils::detect_uring() {
-        on_driver(Driver::IoUring, body);
-    } else {
-        eprintln!("skipped on io_uring: not available here");
+    for driver in drivers() {
+        if driver.is_monoio() {
+            on_driver(driver, body.clone());
+        }
     }
+}
+
+#[cfg(feature = "rt-glommio")]
+pub fn on_glommio<F, Fut>(body: F)
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = ()>,
+{
+    if drivers().contains(&Driver::Glommio) {
+        on_driver(Driver::Glommio, body);
+    }
+}
+
+/// What this machine allows. What it does not is skipped, and said so.
+pub fn drivers() -> Vec<Driver> {
+    let tried = DriverChoice::NAMED
+        .iter()
+        .map(|choice| boot::choose_driver(*choice));
+    tried
+        .filter_map(|tried| tried.map_err(|why| eprintln!("skipped: {why}")).ok())
+        .map(|(driver, _)| driver)
+        .collect()
 }
 
 /// Waits until `holds` does, looking every millisecond; panics after long.
 #[expect(clippy::disallowed_methods, reason = "a test's own deadline")]
-pub async fn until(mut holds: impl FnMut() -> bool) {
+pub async fn until<R: Rt>(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < HANG / 2, "does not come true");
-        monoio::time::sleep(Duration::from_millis(1)).await;
+        R::sleep(Duration::from_millis(1)).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! The running binary, end to end on loopback: scripted engines behind it, raw sockets in front of it.
 //!
-//! Every test runs on both drivers, with one shard and with two. No port is fixed and no wait is blind; `world` says how.
+//! Every test runs on every driver, with one shard and with two. No port is fixed and no wait is blind; `world` says how.
 
 #![expect(
     clippy::disallowed_methods,

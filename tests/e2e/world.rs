@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use narwhal::runtime::boot::{DriverChoice, choose_driver};
+use narwhal::runtime::boot::{Driver, DriverChoice, choose_driver};
 use serde_json::{Value, json};
 
 use super::client::{self, Answer, Client, PATIENCE};
@@ -29,29 +29,33 @@ pub struct Setup {
 }
 
 impl Setup {
-    const ALL: [Setup; 4] = [
-        Setup::new("io_uring", 1),
-        Setup::new("io_uring", 2),
-        Setup::new("epoll", 1),
-        Setup::new("epoll", 2),
-    ];
-
     pub const fn new(driver: &'static str, shards: usize) -> Setup {
         Setup { driver, shards }
     }
 
-    /// All that this machine allows. Without io_uring here, epoll is all there is to test.
+    /// Every driver of this build that this machine allows, with one shard and with two.
     pub fn all() -> Vec<Setup> {
-        let mut setups = Setup::ALL.to_vec();
-        if choose_driver(DriverChoice::IoUring).is_err() {
-            eprintln!("skipped on io_uring: not available here");
-            setups.retain(|setup| setup.driver != "io_uring");
-        }
-        setups
+        drivers()
+            .flat_map(|driver| [1, 2].map(|shards| Setup::new(driver.name(), shards)))
+            .collect()
     }
 }
 
-/// Runs a test on both drivers, with one shard and with two.
+/// Without io_uring here, epoll is all there is to test.
+fn drivers() -> impl Iterator<Item = Driver> {
+    let tried = DriverChoice::NAMED
+        .iter()
+        .map(|choice| choose_driver(*choice));
+    tried.filter_map(|tried| match tried {
+        Ok((driver, _)) => Some(driver),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    })
+}
+
+/// Runs a test on every driver, with one shard and with two.
 pub fn everywhere(test: impl Fn(Setup) + Sync) {
     in_each(&Setup::all(), test);
 }

@@ -189,7 +189,7 @@ fn a_client_that_leaves_stops_its_request() {
             for half in [false, true] {
                 let mut client = Client::new(addr).await;
                 client.send(request("/v1/completions", body, "")).await;
-                until(|| running() == 1).await;
+                until::<Monoio>(|| running() == 1).await;
                 if half {
                     let writer = client.writer.as_mut().expect("at rest");
                     writer.shutdown().expect("connected");
@@ -197,7 +197,7 @@ fn a_client_that_leaves_stops_its_request() {
                     client.reader = None;
                     client.writer = None;
                 }
-                until(|| running() == 0).await;
+                until::<Monoio>(|| running() == 0).await;
             }
         }
     });
@@ -252,7 +252,7 @@ fn a_hung_answer_waits_for_its_client() {
         client.until("\n\n\r\n").await;
         assert_eq!(server.alarm.answering(), 1);
         drop(client);
-        until(|| server.alarm.answering() == 0).await;
+        until::<Monoio>(|| server.alarm.answering() == 0).await;
         assert_eq!(server.world.borrow().engines[0].load().running(), 0);
     });
 }
@@ -296,7 +296,7 @@ fn a_port_closes_and_comes_back_as_a_new_engine() {
         // Closed to new clients and to idle ones.
         assert_eq!(idle.end().await, Ok(()));
         while Monoio::connect(addr).await.is_ok() {}
-        until(|| name() != before).await;
+        until::<Monoio>(|| name() != before).await;
         let mut client = Client::new(addr).await;
         client.send(health.to_vec()).await;
         client.until("200 OK").await;

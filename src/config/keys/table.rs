@@ -204,7 +204,7 @@ keys! {
         "CPUs to use, as in 0-3,8.";
     "runtime.numa", Place(&["off", "auto"]), "", P::Unset,
         "NUMA node to stay on; `auto` spreads shards node by node.";
-    "runtime.driver", Word(&["auto", "io_uring", "epoll"]), "", P::Text("auto"),
+    "runtime.driver", Word(&["auto", "io_uring", "epoll", "glommio"]), "", P::Text("auto"),
         "How sockets are driven.";
     "runtime.tls", Section, "", P::Unset,
         "With it, clients speak HTTPS.";

@@ -8,17 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::base::units::ShardId;
+#[cfg(feature = "rt-glommio")]
+use crate::runtime::glommio::Glommio;
 use crate::runtime::io::{ReadHalf, Rt, WriteHalf};
 use crate::runtime::mail::Mailbox;
 use crate::runtime::monoio::Monoio;
+use crate::runtime::testing::drivers;
 use crate::runtime::topology::{Ask, plan};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-
-fn drivers() -> Vec<Driver> {
-    let uring = monoio::utils::detect_uring().then_some(Driver::IoUring);
-    uring.into_iter().chain([Driver::Epoll]).collect()
-}
 
 fn unpinned(shards: usize) -> Plan {
     let ask = Ask {
@@ -44,6 +42,13 @@ fn the_driver_is_settled_at_start() {
     } else {
         assert_eq!((auto.name(), why.is_some()), ("epoll", true));
         assert!(choose_driver(DriverChoice::IoUring).is_err());
+    }
+    match choose_driver(DriverChoice::Glommio) {
+        Ok((glommio, why)) => assert_eq!((glommio.name(), why.is_none()), ("glommio", true)),
+        Err(why) => assert!(
+            why.to_string().starts_with("driver: glommio is not "),
+            "{why}"
+        ),
     }
 }
 
@@ -89,49 +94,57 @@ fn the_listeners_share_one_port() {
 #[test]
 fn shards_serve_from_their_own_listeners() {
     for driver in drivers() {
-        let plan = unpinned(2);
-        let mut listeners = bind_shards(ANY, plan.places.len()).unwrap();
-        let addr = listeners[0].local_addr().unwrap();
-        let stop: Vec<_> = plan
-            .places
-            .iter()
-            .map(|_| Arc::new(Mailbox::new(1)))
-            .collect();
-        let shards = run_shards(&plan, driver, |place| {
-            let listener = listeners.pop().unwrap();
-            let mail = Arc::clone(&stop[place.shard.index()]);
-            let id = place.shard;
-            move || async move {
-                // State of a shard is not `Send`.
-                let id = Rc::new(id);
-                let listener = Monoio::from_listener(listener).unwrap();
-                Monoio::spawn(serve(listener, id));
-                mail.recv().await
-            }
-        })
-        .unwrap();
-        assert!(shards.refused.is_empty());
-        let mut seen = [0; 2];
-        for _ in 0..64 {
-            let mut client = TcpStream::connect(addr).unwrap();
-            client.write_all(b"?").unwrap();
-            let mut answer = [0];
-            client.read_exact(&mut answer).unwrap();
-            seen[usize::from(answer[0])] += 1;
+        match driver {
+            Driver::IoUring | Driver::Epoll => shards_serve::<Monoio>(driver),
+            #[cfg(feature = "rt-glommio")]
+            Driver::Glommio => shards_serve::<Glommio>(driver),
         }
-        assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
-        for mail in &stop {
-            mail.send(()).unwrap();
-        }
-        shards.join().unwrap();
     }
 }
 
+fn shards_serve<R: Rt>(driver: Driver) {
+    let plan = unpinned(2);
+    let mut listeners = bind_shards(ANY, plan.places.len()).unwrap();
+    let addr = listeners[0].local_addr().unwrap();
+    let stop: Vec<_> = plan
+        .places
+        .iter()
+        .map(|_| Arc::new(Mailbox::new(1)))
+        .collect();
+    let shards = run_shards(&plan, driver, |place| {
+        let listener = listeners.pop().unwrap();
+        let mail = Arc::clone(&stop[place.shard.index()]);
+        let id = place.shard;
+        move || async move {
+            // State of a shard is not `Send`.
+            let id = Rc::new(id);
+            let listener = R::from_listener(listener).unwrap();
+            R::spawn(serve::<R>(listener, id));
+            mail.recv().await
+        }
+    })
+    .unwrap();
+    assert!(shards.refused.is_empty());
+    let mut seen = [0; 2];
+    for _ in 0..64 {
+        let mut client = TcpStream::connect(addr).unwrap();
+        client.write_all(b"?").unwrap();
+        let mut answer = [0];
+        client.read_exact(&mut answer).unwrap();
+        seen[usize::from(answer[0])] += 1;
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+    for mail in &stop {
+        mail.send(()).unwrap();
+    }
+    shards.join().unwrap();
+}
+
 /// Answers every connection's first byte with the number of the shard.
-async fn serve(listener: <Monoio as Rt>::Listener, id: Rc<ShardId>) {
-    while let Ok((reader, writer, _)) = Monoio::accept(&listener).await {
+async fn serve<R: Rt>(listener: R::Listener, id: Rc<ShardId>) {
+    while let Ok((reader, writer, _)) = R::accept(&listener).await {
         let id = Rc::clone(&id);
-        Monoio::spawn(async move {
+        R::spawn(async move {
             let (_, mut buf, _reader) = reader.read(Vec::with_capacity(1)).await;
             buf.clear();
             buf.push(id.0 as u8);
@@ -152,9 +165,15 @@ fn a_shard_is_pinned_with_signals_blocked() {
         },
     );
     let whole = whole.unwrap();
+    for driver in drivers() {
+        is_pinned(&whole, driver);
+    }
+}
+
+fn is_pinned(whole: &Plan, driver: Driver) {
     let cpu = whole.places[0].cpu.unwrap();
     let status = Arc::new(Mailbox::new(1));
-    let shards = run_shards(&whole, Driver::Epoll, |_| {
+    let shards = run_shards(whole, driver, |_| {
         let status = Arc::clone(&status);
         move || async move {
             let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -182,15 +201,17 @@ fn a_shard_is_pinned_with_signals_blocked() {
 fn a_core_that_does_not_exist_is_told_and_survived() {
     let mut one = unpinned(1);
     one.places[0].cpu = Some(1023);
-    let ran = Arc::new(AtomicUsize::new(0));
-    let shards = run_shards(&one, Driver::Epoll, |_| {
-        let ran = Arc::clone(&ran);
-        move || async move {
-            ran.fetch_add(1, Ordering::Relaxed);
-        }
-    })
-    .unwrap();
-    assert_eq!(shards.refused, [(one.places[0].clone(), Refused::Cores)]);
-    shards.join().unwrap();
-    assert_eq!(ran.load(Ordering::Relaxed), 1);
+    for driver in drivers() {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let shards = run_shards(&one, driver, |_| {
+            let ran = Arc::clone(&ran);
+            move || async move {
+                ran.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+        assert_eq!(shards.refused, [(one.places[0].clone(), Refused::Cores)]);
+        shards.join().unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 1);
+    }
 }

@@ -1,4 +1,4 @@
-//! Dialing several addresses, on both drivers.
+//! Dialing several addresses, on every driver.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -6,15 +6,17 @@ use std::net::TcpListener;
 use rustls::version::TLS13;
 
 use super::*;
-use crate::runtime::monoio::Monoio;
-use crate::runtime::testing::both_drivers;
+use crate::runtime::testing::each_driver;
 use crate::runtime::tls::testing::{Authority, echo, listen, listen_raw, peer};
 
 /// Long against any machine; a dial that waits for it has not given up on what hangs.
 const BOUND: Duration = Duration::from_millis(600);
 
-async fn try_all(addresses: &[SocketAddr], tls: Option<Peer>) -> Result<SocketAddr, DialFault> {
-    let dialed = dial::<Monoio>(Dial {
+async fn try_all<R: Rt>(
+    addresses: &[SocketAddr],
+    tls: Option<Peer>,
+) -> Result<SocketAddr, DialFault> {
+    let dialed = dial::<R>(Dial {
         addresses: Arc::new(addresses.to_vec()),
         version: 7,
         bound: BOUND,
@@ -58,7 +60,7 @@ fn refusing() -> (socket2::Socket, SocketAddr) {
 // proves R-LEG-7
 #[test]
 fn the_first_address_that_answers_is_taken() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let echo_of = |mut stream: std::net::TcpStream| {
             let mut some = [0; 100];
             loop {
@@ -78,7 +80,7 @@ fn the_first_address_that_answers_is_taken() {
             (vec![none, none], None),
             (vec![], None),
         ] {
-            let got = try_all(&addresses, None).await;
+            let got = try_all::<R>(&addresses, None).await;
             assert_eq!(got.ok(), want, "{addresses:?}");
         }
     });
@@ -87,7 +89,7 @@ fn the_first_address_that_answers_is_taken() {
 // proves R-LEG-7
 #[test]
 fn tls_that_fails_or_hangs_leaves_time_for_the_next_address() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let ours = Authority::generate();
         let peer = peer(&ours.roots(), "https://127.0.0.1");
         let server = |by: &Authority| by.server(&["127.0.0.1"], &[&TLS13], &[]);
@@ -103,7 +105,7 @@ fn tls_that_fails_or_hangs_leaves_time_for_the_next_address() {
             vec![silent.0, good],
             vec![none, silent.0, strange, good],
         ] {
-            let got = try_all(&addresses, Some(peer.clone())).await;
+            let got = try_all::<R>(&addresses, Some(peer.clone())).await;
             assert_eq!(got.ok(), Some(good), "{addresses:?}");
         }
         // What is told when none is left, and what TLS had to say outlives a plain refusal.
@@ -113,7 +115,7 @@ fn tls_that_fails_or_hangs_leaves_time_for_the_next_address() {
             (vec![strange, none], true),
             (vec![silent.0, strange], true),
         ] {
-            let got = try_all(&addresses, Some(peer.clone())).await.err();
+            let got = try_all::<R>(&addresses, Some(peer.clone())).await.err();
             let told = matches!(&got, Some(DialFault::Tls(why)) if why.contains("invalid peer certificate"));
             assert_eq!(told, tls, "{addresses:?}: {got:?}");
         }

@@ -1,4 +1,4 @@
-//! Streams against a rustls server on a thread, on both drivers; and whom we trust.
+//! Streams against a rustls server on a thread, on every driver; and whom we trust.
 
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr};
@@ -9,21 +9,24 @@ use rustls::{HandshakeKind, ProtocolVersion};
 
 use super::testing::*;
 use super::*;
-use crate::runtime::monoio::Monoio;
-use crate::runtime::testing::{both_drivers, until};
+use crate::runtime::testing::{each_driver, until};
 
-type Stream = Box<TlsStream<Monoio>>;
+type Stream<R> = Box<TlsStream<R>>;
 
 const BOTH: [&rustls::SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 const URL: &str = "https://127.0.0.1";
 
-async fn dial(at: SocketAddr, peer: Peer) -> io::Result<Stream> {
-    let (reader, writer) = Monoio::connect(at).await?;
-    handshake::<Monoio>(reader, writer, peer).await
+async fn dial<R: Rt>(at: SocketAddr, peer: Peer) -> io::Result<Stream<R>> {
+    let (reader, writer) = R::connect(at).await?;
+    handshake::<R>(reader, writer, peer).await
 }
 
 /// Reads `count` bytes through buffers of `room`.
-async fn read_exactly(mut stream: Stream, count: usize, room: usize) -> (Vec<u8>, Stream) {
+async fn read_exactly<R: Rt>(
+    mut stream: Stream<R>,
+    count: usize,
+    room: usize,
+) -> (Vec<u8>, Stream<R>) {
     let mut all = Vec::with_capacity(count);
     while all.len() < count {
         let buf = Vec::with_capacity(room);
@@ -45,7 +48,7 @@ fn bytes(count: usize) -> Vec<u8> {
 // proves R-LEG-7
 #[test]
 fn what_goes_out_comes_back_in_any_size_and_version() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let authority = Authority::generate();
         let roots = authority.roots();
         let rows = [
@@ -56,7 +59,7 @@ fn what_goes_out_comes_back_in_any_size_and_version() {
             for alpn in [&[][..], &["http/1.1"], &["h2", "http/1.1"]] {
                 let server = authority.server(&["127.0.0.1"], versions, alpn);
                 let at = listen(server, echo);
-                let mut stream = dial(at, peer(&roots, URL)).await.unwrap();
+                let mut stream = dial::<R>(at, peer(&roots, URL)).await.unwrap();
                 assert_eq!(stream.tls.protocol_version(), Some(version));
                 for (size, room) in [(1, 1), (100, 7), (16_384, 16_384), (300_000, 5_000)] {
                     let sent = bytes(size);
@@ -76,7 +79,7 @@ fn what_goes_out_comes_back_in_any_size_and_version() {
 // proves R-LEG-7, R-FLT-4
 #[test]
 fn only_an_announced_end_is_an_end() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let authority = Authority::generate();
         let roots = authority.roots();
         for versions in [&BOTH[..], &BOTH[1..]] {
@@ -92,12 +95,12 @@ fn only_an_announced_end_is_an_end() {
                     end.flush()?;
                     end.sock.shutdown(Shutdown::Write)
                 });
-                let stream = dial(at, peer(&roots, URL)).await.unwrap();
+                let stream = dial::<R>(at, peer(&roots, URL)).await.unwrap();
                 let (sent, _, stream) = stream.write_all(b"a request".to_vec()).await;
                 sent.unwrap();
                 let (got, stream) = read_exactly(stream, 10, 100).await;
                 assert_eq!(got, b"the answer");
-                until(|| !stream.is_quiet()).await;
+                until::<R>(|| !stream.is_quiet()).await;
                 let (end, buf, stream) = stream.read(Vec::with_capacity(10)).await;
                 match announced {
                     true => assert_eq!(end.unwrap(), 0),
@@ -115,7 +118,7 @@ fn only_an_announced_end_is_an_end() {
 // proves R-LEG-7
 #[test]
 fn a_forged_record_is_a_fault_after_what_came_before_it() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let authority = Authority::generate();
         let roots = authority.roots();
         let server = authority.server(&["127.0.0.1"], &BOTH, &[]);
@@ -129,7 +132,7 @@ fn a_forged_record_is_a_fault_after_what_came_before_it() {
             assert!(told.is_err(), "{told:?}");
             Ok(())
         });
-        let stream = dial(at, peer(&roots, URL)).await.unwrap();
+        let stream = dial::<R>(at, peer(&roots, URL)).await.unwrap();
         let (got, stream) = read_exactly(stream, 4, 100).await;
         assert_eq!(got, b"true");
         let (fault, buf, _) = stream.read(Vec::with_capacity(10)).await;
@@ -142,7 +145,7 @@ fn a_forged_record_is_a_fault_after_what_came_before_it() {
 // proves R-LEG-7
 #[test]
 fn new_keys_on_the_way_change_nothing() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let authority = Authority::generate();
         let roots = authority.roots();
         let server = authority.server(&["127.0.0.1"], &[&TLS13], &[]);
@@ -155,7 +158,7 @@ fn new_keys_on_the_way_change_nothing() {
             }
             Ok(())
         });
-        let mut stream = dial(at, peer(&roots, URL)).await.unwrap();
+        let mut stream = dial::<R>(at, peer(&roots, URL)).await.unwrap();
         for round in 0..5u8 {
             let (sent, sent_bytes, back) = stream.write_all(vec![round; 3]).await;
             sent.unwrap();
@@ -169,7 +172,7 @@ fn new_keys_on_the_way_change_nothing() {
 // proves R-LEG-7
 #[test]
 fn a_second_connection_resumes_and_another_shards_does_not() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let authority = Authority::generate();
         let roots = authority.roots();
         let server = authority.server(&["127.0.0.1"], &BOTH, &["http/1.1"]);
@@ -178,7 +181,9 @@ fn a_second_connection_resumes_and_another_shards_does_not() {
         let mut kinds = Vec::new();
         for client in [Client::new(&roots, &fleet), Client::new(&roots, &fleet)] {
             for _ in 0..2 {
-                let stream = dial(at, client.peer(EngineId(0)).unwrap()).await.unwrap();
+                let stream = dial::<R>(at, client.peer(EngineId(0)).unwrap())
+                    .await
+                    .unwrap();
                 let (sent, _, stream) = stream.write_all(b"x".to_vec()).await;
                 sent.unwrap();
                 // Tickets come with the first answer.
@@ -194,7 +199,7 @@ fn a_second_connection_resumes_and_another_shards_does_not() {
 // proves R-LEG-7
 #[test]
 fn our_end_is_announced() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let authority = Authority::generate();
         let roots = authority.roots();
         let server = authority.server(&["127.0.0.1"], &BOTH, &[]);
@@ -205,12 +210,12 @@ fn our_end_is_announced() {
             let _ = told.send(end.read_to_end(&mut all).is_ok());
             Ok(())
         });
-        let stream = dial(at, peer(&roots, URL)).await.unwrap();
+        let stream = dial::<R>(at, peer(&roots, URL)).await.unwrap();
         let (sent, _, stream) = stream.write_all(b"x".to_vec()).await;
         sent.unwrap();
         drop(stream);
         let mut end = None;
-        until(|| {
+        until::<R>(|| {
             end = ends.try_recv().ok();
             end.is_some()
         })
@@ -223,7 +228,7 @@ fn our_end_is_announced() {
 // proves R-LEG-7
 #[test]
 fn who_is_not_the_engine_is_refused() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let ours = Authority::generate();
         let server = |by: &Authority, names: &[&str]| by.server(names, &BOTH, &["http/1.1"]);
         let good = listen(server(&ours, &["127.0.0.1", "gpu.example", "::1"]), echo);
@@ -247,7 +252,7 @@ fn who_is_not_the_engine_is_refused() {
             (gone, "https://127.0.0.1", "closed"),
         ];
         for (at, url, why) in rows {
-            let dialed = dial(at, peer(&ours.roots(), url)).await;
+            let dialed = dial::<R>(at, peer(&ours.roots(), url)).await;
             let said = dialed.err().map(|e| e.to_string()).unwrap_or_default();
             assert_eq!(said.is_empty(), why.is_empty(), "{url}: {said}");
             assert!(said.contains(why), "{url}: {said}, wanted {why}");

@@ -1,4 +1,4 @@
-//! The trait's promises, on both drivers.
+//! The trait's promises, on every driver.
 
 #![expect(
     clippy::disallowed_methods,
@@ -6,22 +6,25 @@
 )]
 
 use std::future::poll_fn;
+use std::net;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
+use monoio::join;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::runtime::testing::{both_drivers, until};
+use crate::runtime::testing::{each_driver, until};
 
-type Ends = ((Reader, Writer), (Reader, Writer));
+/// Both directions of a connection.
+type Halves<R> = (<R as Rt>::Reader, <R as Rt>::Writer);
 
 /// A connected pair over loopback, both ends on the trait.
-async fn pair() -> Ends {
-    let listener = Monoio::listen(ANY, false, 16).unwrap();
-    let dial = Monoio::connect(Monoio::local_addr(&listener).unwrap());
-    let (near, far) = monoio::join!(dial, Monoio::accept(&listener));
+async fn pair<R: Rt>() -> (Halves<R>, Halves<R>) {
+    let listener = R::listen(ANY, false, 16).unwrap();
+    let dial = R::connect(R::local_addr(&listener).unwrap());
+    let (near, far) = join!(dial, R::accept(&listener));
     let (reader, writer, _) = far.unwrap();
     (near.unwrap(), (reader, writer))
 }
@@ -30,7 +33,7 @@ async fn polled_once<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-async fn read_all(mut reader: Reader) -> (io::Result<usize>, Vec<u8>) {
+async fn read_all<T: ReadHalf>(mut reader: T) -> (io::Result<usize>, Vec<u8>) {
     let mut buf = Vec::new();
     loop {
         buf.reserve(65_536);
@@ -43,7 +46,7 @@ async fn read_all(mut reader: Reader) -> (io::Result<usize>, Vec<u8>) {
 }
 
 /// Writes until the peer's side answers that nobody is there any more.
-async fn writes_fail(mut writer: Writer) {
+async fn writes_fail<R: Rt>(mut writer: R::Writer) {
     let start = Instant::now();
     while start.elapsed() < LONG {
         let sent;
@@ -51,7 +54,7 @@ async fn writes_fail(mut writer: Writer) {
         if sent.is_err() {
             return;
         }
-        Monoio::sleep(Duration::from_millis(1)).await;
+        R::sleep(Duration::from_millis(1)).await;
     }
     panic!("the peer's descriptor stays open");
 }
@@ -59,8 +62,8 @@ async fn writes_fail(mut writer: Writer) {
 // proves R-SHD-3
 #[test]
 fn echoes_and_appends() {
-    both_drivers(|| async {
-        let ((r, w), (fr, fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, w), (fr, fw)) = pair::<R>().await;
         let (sent, _, _w) = w.write_all(b"xxhello".to_vec(), 2).await;
         sent.unwrap();
         let mut buf = Vec::with_capacity(64);
@@ -77,8 +80,8 @@ fn echoes_and_appends() {
 
 #[test]
 fn a_full_buffer_is_not_an_end() {
-    both_drivers(|| async {
-        let ((r, _w), (_fr, fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, _w), (_fr, fw)) = pair::<R>().await;
         let (sent, _, fw) = fw.write_all(b"abcdef".to_vec(), 0).await;
         sent.unwrap();
         let mut buf = Vec::with_capacity(4);
@@ -103,8 +106,8 @@ fn a_full_buffer_is_not_an_end() {
 // proves R-HTTP-7
 #[test]
 fn a_slow_reader_gets_every_byte_of_partial_writes() {
-    both_drivers(|| async {
-        let ((r, w), (fr, fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, w), (fr, fw)) = pair::<R>().await;
         drop((r, fw));
         let sent: Vec<u8> = (0..BIG as u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -121,7 +124,7 @@ fn a_slow_reader_gets_every_byte_of_partial_writes() {
             drop(writer);
             body
         };
-        let (body, (end, got)) = monoio::join!(write, read_all(fr));
+        let (body, (end, got)) = join!(write, read_all(fr));
         assert_eq!(end.unwrap(), 0);
         assert!(got == sent && body == sent);
     });
@@ -130,15 +133,15 @@ fn a_slow_reader_gets_every_byte_of_partial_writes() {
 // proves R-HTTP-5
 #[test]
 fn dropping_a_pending_read_with_its_halves_closes_at_once() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         for parked in [false, true] {
-            let ((r, w), (fr, fw)) = pair().await;
+            let ((r, w), (fr, fw)) = pair::<R>().await;
             {
                 let mut read = pin!(r.read(Vec::with_capacity(16)));
                 assert!(!polled_once(read.as_mut()).await);
                 if parked {
                     // The operation is in the kernel, not only in the queue.
-                    Monoio::sleep(Duration::from_millis(1)).await;
+                    R::sleep(Duration::from_millis(1)).await;
                 }
                 drop(w);
             }
@@ -150,7 +153,7 @@ fn dropping_a_pending_read_with_its_halves_closes_at_once() {
                 "{:?}",
                 start.elapsed()
             );
-            writes_fail(fw).await;
+            writes_fail::<R>(fw).await;
             assert!(
                 start.elapsed() < Duration::from_millis(500),
                 "{:?}",
@@ -163,14 +166,14 @@ fn dropping_a_pending_read_with_its_halves_closes_at_once() {
 // proves R-HTTP-5
 #[test]
 fn a_cut_ends_what_is_in_flight() {
-    both_drivers(|| async {
-        let ((r, w), (fr, _fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, w), (fr, _fw)) = pair::<R>().await;
         let hangup = r.hangup();
         let mut read = pin!(r.read(Vec::with_capacity(16)));
         let mut write = pin!(w.write_all(vec![7; BIG], 0));
         assert!(!polled_once(read.as_mut()).await);
         assert!(!polled_once(write.as_mut()).await);
-        Monoio::sleep(Duration::from_millis(1)).await;
+        R::sleep(Duration::from_millis(1)).await;
         hangup.cut();
         let (n, _, r) = read.await;
         assert_eq!(n.unwrap(), 0);
@@ -187,13 +190,13 @@ fn a_cut_ends_what_is_in_flight() {
 
 #[test]
 fn a_reset_is_seen_as_one() {
-    both_drivers(|| async {
-        let ((r, w), (fr, _fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, w), (fr, _fw)) = pair::<R>().await;
         r.hangup().reset_on_close();
         let mut read = pin!(fr.read(Vec::with_capacity(16)));
         assert!(!polled_once(read.as_mut()).await);
         // Without the FIN that a dropped writer sends first.
-        drop(Monoio::release(r, w).ok().unwrap());
+        drop(R::release(r, w).ok().unwrap());
         let (n, _, _fr) = read.await;
         assert_eq!(n.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     });
@@ -201,8 +204,8 @@ fn a_reset_is_seen_as_one() {
 
 #[test]
 fn shutdown_sends_fin_and_still_reads() {
-    both_drivers(|| async {
-        let ((r, mut w), (fr, fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, mut w), (fr, fw)) = pair::<R>().await;
         w.shutdown().unwrap();
         let (n, _, _fr) = fr.read(Vec::with_capacity(16)).await;
         assert_eq!(n.unwrap(), 0);
@@ -216,53 +219,53 @@ fn shutdown_sends_fin_and_still_reads() {
 // proves R-LEG-4
 #[test]
 fn quiet_means_open_and_silent() {
-    both_drivers(|| async {
-        let ((r, _w), (_fr, fw)) = pair().await;
+    each_driver!(|R| {
+        let ((r, _w), (_fr, fw)) = pair::<R>().await;
         assert!(r.is_quiet());
         let (sent, _, fw) = fw.write_all(b"x".to_vec(), 0).await;
         sent.unwrap();
-        until(|| !r.is_quiet()).await;
+        until::<R>(|| !r.is_quiet()).await;
         let (n, _, r) = r.read(Vec::with_capacity(16)).await;
         assert_eq!(n.unwrap(), 1);
         assert!(r.is_quiet());
         drop(fw);
-        until(|| !r.is_quiet()).await;
+        until::<R>(|| !r.is_quiet()).await;
 
-        let ((r, _w), (fr, fw)) = pair().await;
+        let ((r, _w), (fr, fw)) = pair::<R>().await;
         fr.hangup().reset_on_close();
-        drop(Monoio::release(fr, fw).ok().unwrap());
-        until(|| !r.is_quiet()).await;
+        drop(R::release(fr, fw).ok().unwrap());
+        until::<R>(|| !r.is_quiet()).await;
     });
 }
 
 #[test]
 fn a_refused_dial_says_so() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         // Bound but not listening: nobody else can take the port meanwhile.
         let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         held.bind(&ANY.into()).unwrap();
         let addr = held.local_addr().unwrap().as_socket().unwrap();
-        let error = Monoio::connect(addr).await.err().unwrap();
+        let error = R::connect(addr).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     });
 }
 
 #[test]
 fn a_dropped_dial_leaves_no_socket() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         // A full accept queue swallows the SYN, so the dial hangs.
         let listener = socket::bind(ANY, false, 0).unwrap();
         let addr = listener.local_addr().unwrap();
         let fill: Vec<Socket> = (0..4).map(|_| half_open(addr)).collect();
         // One fits the queue. Asked again until true, because the table is not read atomically.
-        until(|| dialling(addr) == 3).await;
+        until::<R>(|| dialling(addr) == 3).await;
         {
-            let mut dial = pin!(Monoio::connect(addr));
+            let mut dial = pin!(R::connect(addr));
             assert!(!polled_once(dial.as_mut()).await);
-            until(|| dialling(addr) == 4).await;
+            until::<R>(|| dialling(addr) == 4).await;
             assert!(!polled_once(dial.as_mut()).await);
         }
-        until(|| dialling(addr) == 3).await;
+        until::<R>(|| dialling(addr) == 3).await;
         drop(fill);
     });
 }
@@ -284,15 +287,15 @@ fn dialling(addr: SocketAddr) -> usize {
 // proves R-CTL-7
 #[test]
 fn stop_listening_ends_the_accept() {
-    both_drivers(|| async {
-        let listener = Monoio::listen(ANY, false, 16).unwrap();
-        let addr = Monoio::local_addr(&listener).unwrap();
-        let mut accept = pin!(Monoio::accept(&listener));
+    each_driver!(|R| {
+        let listener = R::listen(ANY, false, 16).unwrap();
+        let addr = R::local_addr(&listener).unwrap();
+        let mut accept = pin!(R::accept(&listener));
         assert!(!polled_once(accept.as_mut()).await);
-        Monoio::sleep(Duration::from_millis(1)).await;
-        Monoio::stop_listening(&listener);
+        R::sleep(Duration::from_millis(1)).await;
+        R::stop_listening(&listener);
         assert!(accept.await.is_err());
-        let error = Monoio::connect(addr).await.err().unwrap();
+        let error = R::connect(addr).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     });
 }
@@ -300,15 +303,15 @@ fn stop_listening_ends_the_accept() {
 // proves R-SHD-4
 #[test]
 fn a_connection_moves_between_owners() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         for nonblocking in [false, true] {
-            let ((r, w), (fr, fw)) = pair().await;
-            let moved = Monoio::release(r, w).ok().unwrap();
+            let ((r, w), (fr, fw)) = pair::<R>().await;
+            let moved = R::release(r, w).ok().unwrap();
             moved.set_nonblocking(nonblocking).unwrap();
-            let (r, w) = Monoio::adopt(moved).unwrap();
+            let (r, w) = R::adopt(moved).unwrap();
             let mut read = pin!(r.read(Vec::with_capacity(16)));
             assert!(!polled_once(read.as_mut()).await);
-            Monoio::sleep(Duration::from_millis(1)).await;
+            R::sleep(Duration::from_millis(1)).await;
             let (sent, _, _fw) = fw.write_all(b"ping".to_vec(), 0).await;
             sent.unwrap();
             let (n, buf, _r) = read.await;
@@ -324,8 +327,8 @@ fn a_connection_moves_between_owners() {
 /// The habit that keeps bytes: the read stays pinned while deadlines come and go.
 #[test]
 fn a_kept_read_loses_nothing_to_timers() {
-    both_drivers(|| async {
-        let ((_r, w), (fr, _fw)) = pair().await;
+    each_driver!(|R| {
+        let ((_r, w), (fr, _fw)) = pair::<R>().await;
         let send = async {
             let mut w = w;
             for i in 0..MESSAGES {
@@ -333,7 +336,7 @@ fn a_kept_read_loses_nothing_to_timers() {
                 (sent, _, w) = w.write_all(i.to_be_bytes().to_vec(), 0).await;
                 sent.unwrap();
                 if i % 3 == 0 {
-                    Monoio::sleep(Duration::from_millis(1)).await;
+                    R::sleep(Duration::from_millis(1)).await;
                 }
             }
         };
@@ -341,7 +344,7 @@ fn a_kept_read_loses_nothing_to_timers() {
             let mut got = Vec::new();
             let mut lost_races = 0;
             let mut read = pin!(fr.read(Vec::with_capacity(4)));
-            let mut tick = pin!(Monoio::sleep(Duration::from_millis(1)));
+            let mut tick = pin!(R::sleep(Duration::from_millis(1)));
             while got.len() < 4 * MESSAGES as usize {
                 let event = poll_fn(|cx| {
                     if let Poll::Ready(done) = read.as_mut().poll(cx) {
@@ -357,14 +360,14 @@ fn a_kept_read_loses_nothing_to_timers() {
                     }
                     None => {
                         lost_races += 1;
-                        tick.set(Monoio::sleep(Duration::from_millis(1)));
+                        tick.set(R::sleep(Duration::from_millis(1)));
                     }
                 }
             }
             assert!(lost_races > 0);
             got
         };
-        let ((), got) = monoio::join!(send, receive);
+        let ((), got) = join!(send, receive);
         let expected: Vec<u8> = (0..MESSAGES).flat_map(u32::to_be_bytes).collect();
         assert_eq!(got, expected);
     });
@@ -372,9 +375,9 @@ fn a_kept_read_loses_nothing_to_timers() {
 
 #[test]
 fn sleeps_at_least_as_long_as_asked() {
-    both_drivers(|| async {
+    each_driver!(|R| {
         let start = Instant::now();
-        Monoio::sleep(Duration::from_micros(2500)).await;
+        R::sleep(Duration::from_micros(2500)).await;
         assert!(start.elapsed() >= Duration::from_micros(2500));
     });
 }
