@@ -41,18 +41,20 @@ impl Setup {
     }
 }
 
-/// Without io_uring here, epoll is all there is to test.
+/// Without io_uring here, epoll is all there is to test. `NARWHAL_DRIVER` narrows it to one.
 fn drivers() -> impl Iterator<Item = Driver> {
+    let only = std::env::var("NARWHAL_DRIVER").ok();
     let tried = DriverChoice::NAMED
         .iter()
         .map(|choice| choose_driver(*choice));
-    tried.filter_map(|tried| match tried {
+    let here = tried.filter_map(|tried| match tried {
         Ok((driver, _)) => Some(driver),
         Err(why) => {
             eprintln!("skipped: {why}");
             None
         }
-    })
+    });
+    here.filter(move |driver| only.as_ref().is_none_or(|only| only == driver.name()))
 }
 
 /// Runs a test on every driver, with one shard and with two.
