@@ -13,6 +13,8 @@ use super::io::Rt;
 /// Runs a body, generic over its runtime, on each driver, each on a thread and a runtime of its own. Panics when it panics or hangs.
 macro_rules! each_driver {
     (|$rt:ident| $body:block) => {{
+        // A body may need no more of the runtime than to run on it.
+        #[allow(clippy::extra_unused_type_parameters)]
         async fn body<$rt: $crate::runtime::io::Rt>() $body
         $crate::runtime::testing::both_drivers(body::<$crate::runtime::monoio::Monoio>);
         #[cfg(feature = "rt-glommio")]

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use narwhal::runtime::boot::{DriverChoice, choose_driver};
+
 use crate::child::{Child, address, narwhal};
 use crate::files::fleet_file;
 use crate::http;
@@ -40,10 +42,79 @@ fn where_io_uring_is_denied_it_is_refused_by_name_and_auto_runs_on_epoll() {
 // proves R-SHD-3
 #[test]
 fn a_driver_that_is_named_is_used_and_said() {
-    let fleet = fleet_file("named-driver", "json", crate::serve::FLEET);
-    let mut command = narwhal(&["serve", "--listen", "127.0.0.1:0", "--driver", "epoll"]);
-    command.arg("--fleet").arg(fleet);
-    let mut child = Child::start(command);
-    child.err_line("shards on epoll");
-    child.err_line("listening on http://");
+    for driver in DriverChoice::NAMED {
+        let driver = match choose_driver(*driver) {
+            Ok((driver, _)) => driver.name(),
+            Err(why) => {
+                eprintln!("skipped: {why}");
+                continue;
+            }
+        };
+        let fleet = fleet_file("named-driver", "json", crate::serve::FLEET);
+        let mut command = narwhal(&["serve", "--listen", "127.0.0.1:0", "--driver", driver]);
+        command.arg("--fleet").arg(fleet);
+        let mut child = Child::start(command);
+        child.err_line(&format!("shards on {driver}"));
+        child.err_line("listening on http://");
+    }
+}
+
+/// The word is known to every build, so that one without it can say what is missing.
+// proves R-SHD-1, R-SHD-3
+#[test]
+fn glommio_is_refused_by_name_where_it_cannot_be() {
+    let here = cfg!(feature = "rt-glommio");
+    let help = narwhal(&["serve", "--help"]).output().expect("it runs");
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert_eq!(help.contains("io_uring|epoll|glommio"), here, "{help}");
+    let told = if here {
+        "narwhal: driver: glommio is not available here: "
+    } else {
+        "narwhal: driver: glommio is not in this build, which needs the feature rt-glommio"
+    };
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let ended = Child::start(serve("glommio", errno)).end();
+        assert_eq!(ended.code, Some(1), "{}", ended.err);
+        assert!(ended.err.contains(told), "{}", ended.err);
+    }
+}
+
+/// glommio asks for 512 KiB of locked memory, and containers often have 64.
+// proves R-SHD-1
+#[cfg(feature = "rt-glommio")]
+#[test]
+fn a_limit_on_locked_memory_is_raised_or_told() {
+    if let Err(why) = choose_driver(DriverChoice::Glommio) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    for (limit, hard) in [("-S -l", false), ("-l", true)] {
+        let fleet = fleet_file("memlock", "json", crate::serve::FLEET);
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit {limit} 64 && exec \"$@\""), "sh"])
+            .arg(env!("CARGO_BIN_EXE_narwhal"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--driver", "glommio"])
+            .arg("--fleet")
+            .arg(fleet);
+        let mut child = Child::start(command);
+        if hard && !may_raise_limits() {
+            let ended = child.end();
+            assert_eq!(ended.code, Some(1), "{}", ended.err);
+            let told = "glommio is not available here: locked memory is limited to 64 KiB";
+            assert!(ended.err.contains(told), "{}", ended.err);
+        } else {
+            child.err_line("shards on glommio");
+            child.err_line("listening on http://");
+        }
+    }
+}
+
+/// Whether this process has CAP_SYS_RESOURCE.
+#[cfg(feature = "rt-glommio")]
+fn may_raise_limits() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("ours");
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = u64::from_str_radix(line.expect("capabilities").trim(), 16);
+    held.expect("a number") >> 24 & 1 == 1
 }

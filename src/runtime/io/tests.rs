@@ -382,6 +382,26 @@ fn sleeps_at_least_as_long_as_asked() {
     });
 }
 
+// proves R-SHD-1
+#[test]
+fn who_waits_uses_no_core() {
+    each_driver!(|R| {
+        let Some(before) = on_core() else {
+            return eprintln!("skipped: this kernel does not count a thread's time");
+        };
+        R::sleep(Duration::from_millis(300)).await;
+        let used = on_core().unwrap() - before;
+        assert!(used < Duration::from_millis(100), "{used:?}");
+    });
+}
+
+/// The time that this thread has been on a core (`/proc/PID/schedstat` in proc(5)).
+fn on_core() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let ns = text.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_nanos(ns))
+}
+
 const ANY: SocketAddr = SocketAddr::V4(net::SocketAddrV4::new(net::Ipv4Addr::LOCALHOST, 0));
 const BIG: usize = 16 << 20;
 const LONG: Duration = Duration::from_secs(10);
