@@ -43,8 +43,10 @@ pub const BUFFER_KEEP_BYTES: usize = 65_536;
 pub const LEG_READ_BYTES: usize = 32_768;
 pub const LEG_READ_SMALL_BYTES: usize = 2_048;
 
-/// Bytes of one client read while no body is coming, and while one is.
-pub const CLIENT_READ_BYTES: usize = 2_048;
+/// Bytes of one client read: while an exchange runs and the client has nothing to say, between requests and in heads, and while a
+/// body is coming. What is read into the first may be the start of the next request.
+pub const CLIENT_WATCH_BYTES: usize = 512;
+pub const CLIENT_READ_BYTES: usize = 4_096;
 pub const CLIENT_BODY_READ_BYTES: usize = 65_536;
 
 /// Bytes kept of an engine's refusal, to find its message in.

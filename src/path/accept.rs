@@ -272,7 +272,14 @@ impl Connection {
     /// Bytes to offer for the next client read.
     pub fn client_read_bytes(&self) -> usize {
         match self.front {
-            Front::Body => limits::CLIENT_BODY_READ_BYTES,
+            Front::Body => {
+                let left = self.body.as_ref().and_then(BodyDecoder::left);
+                match left.is_some_and(|left| left <= limits::CLIENT_READ_BYTES as u64) {
+                    true => limits::CLIENT_READ_BYTES,
+                    false => limits::CLIENT_BODY_READ_BYTES,
+                }
+            }
+            Front::Running => limits::CLIENT_WATCH_BYTES,
             _ => limits::CLIENT_READ_BYTES,
         }
     }

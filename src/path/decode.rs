@@ -49,7 +49,7 @@ impl Exchange {
         self.relay = Relay::new(limit, keep_ids, ids == Ids::Expected);
         self.collected.clear();
         self.assembly = (!self.request().stream).then(|| {
-            Assembly::new(Options {
+            Box::new(Assembly::new(Options {
                 kind: if self.route == Route::Chat {
                     Kind::Chat
                 } else {
@@ -59,7 +59,7 @@ impl Exchange {
                 extra_fields: &cx.shard.snapshot.fleet.engine.assembly_extra_fields,
                 dialect_fields,
                 bytes_max: limit,
-            })
+            }))
         });
         let mut body = cx.shard.take_buffer();
         self.decode_body(cx, &mut body);

@@ -101,7 +101,7 @@ pub struct Exchange {
     pub refusal_message: Option<String>,
     pub events: Option<EventStream>,
     pub relay: Relay,
-    pub assembly: Option<assemble::Assembly>,
+    pub assembly: Option<Box<assemble::Assembly>>,
 
     pub marks: Marks,
     pub end: Option<End>,

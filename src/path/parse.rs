@@ -183,7 +183,12 @@ impl Connection {
                 }
             }
         }
-        self.inbuf.drain(..pos);
+        if pos == self.inbuf.len() {
+            // A stream may last for minutes, and needs none.
+            self.inbuf = Vec::new();
+        } else {
+            self.inbuf.drain(..pos);
+        }
         if self
             .exchange
             .as_ref()

@@ -76,6 +76,7 @@ impl Exchange {
             cached_tokens: answer.cached_tokens,
             dispatched: false,
         };
+        self.prefill_answer = Vec::new();
         self.advance_legs(cx);
     }
 

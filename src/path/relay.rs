@@ -147,6 +147,8 @@ impl Exchange {
         if let (Some(first), false) = (self.relay.first_token, self.marks.first_token_noted) {
             self.marks.first_token_noted = true;
             self.marks.first_token = Some(first);
+            // No other attempt follows.
+            self.handoff.params = Vec::new();
             if let Some(load) = &mut self.decode_load {
                 cx.shard.shared.board.generates(load);
             }
@@ -194,7 +196,7 @@ impl Exchange {
     fn sink<'a>(&'a mut self, cx: &'a mut Cx) -> (Option<&'a mut EventStream>, Sink<'a>) {
         let sink = Sink {
             relay: &mut self.relay,
-            assembly: self.assembly.as_mut(),
+            assembly: self.assembly.as_deref_mut(),
             head_sent: self.head_sent,
             refusal: &mut self.refusal_message,
             id: &self.id,

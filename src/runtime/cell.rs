@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use super::alarms::Alarms;
 use super::clock::{MonotonicClock, unix_seconds};
 use super::io::Rt;
 use super::letters::{ConnectionMail, ConnectionMailbox};
@@ -65,6 +66,7 @@ pub struct ShardCell<R: Rt> {
     /// For https engines.
     tls: Option<tls::Client>,
     read_buffers: RefCell<FreeBuffers>,
+    alarms: Alarms,
     /// Connections to each engine that legs hold, and the legs that wait for one.
     held: RefCell<Vec<Held>>,
     pool_max: usize,
@@ -101,6 +103,7 @@ impl<R: Rt> ShardCell<R> {
             held: RefCell::new(held),
             pool_max,
             read_buffers: RefCell::default(),
+            alarms: Alarms::default(),
             mailboxes: RefCell::default(),
             next_token: Cell::new(1),
             closing: Cell::new(false),
@@ -133,7 +136,9 @@ impl<R: Rt> ShardCell<R> {
         (token, mailbox)
     }
 
-    pub fn delist(&self, token: u64) {
+    /// A connection is over; `alarm` is when it would have been woken.
+    pub fn delist(&self, token: u64, alarm: Instant) {
+        self.alarms.put(token, alarm, Instant::FAR);
         self.mailboxes.borrow_mut().remove(&token);
         let shard = self.shard.borrow();
         shard
@@ -267,7 +272,17 @@ impl<R: Rt> ShardCell<R> {
         &self.read_buffers
     }
 
+    /// Moves the alarm of a connection.
+    pub fn set_alarm(&self, token: u64, from: Instant, to: Instant) {
+        self.alarms.put(token, from, to);
+    }
+
     // ── the shard's own tasks ──
+
+    async fn ring_alarms(self: Rc<Self>) {
+        let ring = |token| self.deliver(token, ConnectionMail::Alarm);
+        self.alarms.ring(|| self.now(), R::sleep, ring).await;
+    }
 
     /// Accepts until told to close.
     async fn accept(self: Rc<Self>, listener: Rc<R::Listener>) {
@@ -364,6 +379,7 @@ pub async fn run<R: Rt>(
     }
     let listeners = Rc::new(listeners);
     R::spawn(cell.clone().keep_house(listeners.clone()));
+    R::spawn(cell.clone().ring_alarms());
     cell.read_mail(listeners).await;
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! The task owns both directions of the client's socket and of its legs'. Every operation lives in a slot that is polled until it is
 //! ready, so no read of a connection that lives on is ever dropped (under io_uring that loses bytes). A leg that is to be
-//! cut has its operation and halves dropped together. The order of polling is fixed: client write, legs, client read, mail, timer.
+//! cut has its operation and halves dropped together. The order of polling is fixed: client write, legs, client read, mail and alarm.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,7 +19,6 @@ use super::line::Tap;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::path::accept::{Connection, SLOTS};
-use crate::shard::Shard;
 
 /// Serves one client connection until it is closed and its legs have ended.
 pub async fn connection<R: Rt>(
@@ -42,7 +41,6 @@ pub async fn connection<R: Rt>(
     // In boxes, because they are large and seldom; plain reads are here, because a stream is nothing but reads.
     let mut leg_ops: [Boxed<_>; SLOTS] = [None, None];
     let mut leg_reads = [pin!(None), pin!(None)];
-    let mut timer = pin!(None);
     let mut armed = Instant::FAR;
     let mut turns = 0;
 
@@ -108,7 +106,7 @@ pub async fn connection<R: Rt>(
         }
         let due = conn.deadline();
         if due < armed {
-            timer.set(Some(R::sleep(due.since(now))));
+            cell.set_alarm(token, armed, due);
             armed = due;
         }
 
@@ -135,9 +133,6 @@ pub async fn connection<R: Rt>(
             }
             if mail.poll(cx).is_ready() {
                 return Poll::Ready(Event::Mail);
-            }
-            if poll_slot(timer.as_mut(), cx).is_ready() {
-                return Poll::Ready(Event::Timer);
             }
             waited = true;
             Poll::Pending
@@ -171,15 +166,20 @@ pub async fn connection<R: Rt>(
             }
             Event::Leg(slot, done) => legs[slot].done(&mut conn, shard, now, slot, done),
             Event::Room => {}
-            Event::Mail => open_mail(mail.take(), &mut conn, shard, now),
-            Event::Timer => {
-                armed = Instant::FAR;
-                conn.timer(shard, now);
-            }
+            Event::Mail => match mail.take() {
+                Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
+                Some(ConnectionMail::Look) => conn.look(shard, now),
+                Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
+                Some(ConnectionMail::Alarm) => {
+                    armed = Instant::FAR;
+                    conn.timer(shard, now);
+                }
+                None => {}
+            },
         }
     }
     legs.iter_mut().for_each(|leg| leg.drop_connection(&cell));
-    cell.delist(token);
+    cell.delist(token, armed);
 }
 
 /// Turns of one connection without a wait before the others get theirs.
@@ -192,7 +192,6 @@ enum Event<R: Rt> {
     /// A leg that waits for a connection may make one.
     Room,
     Mail,
-    Timer,
 }
 
 /// A slot in a box, which is there once there was something to put in.
@@ -205,15 +204,6 @@ fn with_room(kept: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
         return buf;
     }
     Vec::with_capacity(bytes)
-}
-
-fn open_mail(mail: Option<ConnectionMail>, conn: &mut Connection, shard: &mut Shard, now: Instant) {
-    match mail {
-        Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
-        Some(ConnectionMail::Look) => conn.look(shard, now),
-        Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
-        None => {}
-    }
 }
 
 /// What a leg's operation came to, and the leg's slot.

@@ -12,13 +12,16 @@ pub enum ConnectionMail {
     /// What it waits for in a line may have come.
     Look,
     CloseIdle,
+    /// A deadline of it may be over.
+    Alarm,
 }
 
-/// At most one letter waits: a connection asks one thing at a time, and closing comes last. Beside it a call to look.
+/// At most one letter waits: a connection asks one thing at a time, and closing comes last. Beside it a call to look, and an alarm.
 #[derive(Default)]
 pub struct ConnectionMailbox {
     letter: RefCell<Option<ConnectionMail>>,
     look: Cell<bool>,
+    alarm: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -27,11 +30,13 @@ impl ConnectionMailbox {
         if self.look.replace(false) {
             return Some(ConnectionMail::Look);
         }
-        self.letter.borrow_mut().take()
+        // A deadline comes last: what has come by then was in time.
+        let letter = self.letter.borrow_mut().take();
+        letter.or_else(|| self.alarm.replace(false).then_some(ConnectionMail::Alarm))
     }
 
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.look.get() || self.letter.borrow().is_some() {
+        if self.look.get() || self.alarm.get() || self.letter.borrow().is_some() {
             return Poll::Ready(());
         }
         let mut waker = self.waker.borrow_mut();
@@ -45,6 +50,7 @@ impl ConnectionMailbox {
     pub(super) fn put(&self, letter: ConnectionMail) {
         match letter {
             ConnectionMail::Look => self.look.set(true),
+            ConnectionMail::Alarm => self.alarm.set(true),
             letter => *self.letter.borrow_mut() = Some(letter),
         }
         if let Some(waker) = self.waker.borrow_mut().take() {

@@ -21,6 +21,7 @@ pub mod clock;
 
 pub mod mail;
 
+mod alarms;
 pub mod pool;
 mod read_buffer;
 

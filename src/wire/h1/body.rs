@@ -176,6 +176,11 @@ impl BodyDecoder {
         self.state == State::Ended
     }
 
+    /// Bytes that are still to come, where a length tells.
+    pub fn left(&self) -> Option<u64> {
+        (self.state == State::Sized).then_some(self.left)
+    }
+
     fn new(state: State, left: u64) -> Self {
         BodyDecoder {
             state,
