@@ -71,6 +71,7 @@ impl Relay {
 
 impl Exchange {
     /// Payload of a decode leg that answered 200.
+    #[inline]
     pub fn stream_payload(&mut self, cx: &mut Cx, engine: EngineId, piece: &[u8]) {
         if !self.relay.sniffed {
             self.sniff(piece);
@@ -200,7 +201,7 @@ impl Exchange {
             head_sent: self.head_sent,
             refusal: &mut self.refusal_message,
             id: &self.id,
-            date: cx.shard.date,
+            date: &cx.shard.date,
             io: cx.io,
             now: cx.now,
         };
@@ -215,7 +216,7 @@ struct Sink<'a> {
     head_sent: bool,
     refusal: &'a mut Option<String>,
     id: &'a [u8; 36],
-    date: [u8; 29],
+    date: &'a [u8; 29],
     io: &'a mut Io,
     now: Instant,
 }
@@ -330,7 +331,7 @@ impl Sink<'_> {
     fn start(&mut self) {
         self.relay.started = true;
         if !self.head_sent {
-            answer::write_stream_head(self.io, self.id, &self.date);
+            answer::write_stream_head(self.io, self.id, self.date);
         }
         answer::stream_body(self.io).append(&mut self.relay.hold);
         self.relay.hold = Vec::new();

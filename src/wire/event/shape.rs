@@ -214,19 +214,18 @@ fn ids_end(value: &[u8], at: usize) -> Option<(usize, u64)> {
     }
     loop {
         pos += 1;
-        let start = pos;
-        while value.get(pos).is_some_and(u8::is_ascii_digit) {
-            pos += 1;
-        }
+        let rest = value.get(pos..)?;
+        let digits = rest.iter().position(|b| !b.is_ascii_digit())?;
         // JSON has no number without digits and none with a zero in front.
-        if pos == start || (value[start] == b'0' && pos > start + 1) {
+        if digits == 0 || (rest[0] == b'0' && digits > 1) {
             return None;
         }
+        pos += digits;
         count += 1;
-        match value.get(pos) {
-            Some(b',') if value.get(pos + 1) == Some(&b' ') => pos += 1,
-            Some(b',') => {}
-            Some(b']') => return Some((pos + 1, count)),
+        match rest[digits] {
+            b']' => return Some((pos + 1, count)),
+            b',' if rest.get(digits + 1) == Some(&b' ') => pos += 1,
+            b',' => {}
             _ => return None,
         }
     }

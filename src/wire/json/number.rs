@@ -39,10 +39,7 @@ impl<'a> Cursor<'a> {
         let mut count = 0;
         let mut start = self.pos;
         loop {
-            let mut end = start;
-            while let Some(b'0'..=b'9') = self.bytes.get(end) {
-                end += 1;
-            }
+            let end = start + digits_len(&self.bytes[start..]);
             // JSON has no number without digits and none with a zero in front.
             let plain = end > start && (self.bytes[start] != b'0' || end == start + 1);
             if !plain || self.bytes.get(end) != Some(&b',') {
@@ -71,5 +68,55 @@ impl<'a> Cursor<'a> {
         }
         self.digits();
         Ok(())
+    }
+}
+
+/// How many digits the bytes begin with, eight at a time. A digit differs from `0` by at most 9, so adding 0x76 leaves its high bit clear;
+/// the carry of what is no digit goes up only, so the lowest mark is right.
+#[inline]
+fn digits_len(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    let mut at = 0;
+    while let Some((word, _)) = bytes[at..].split_first_chunk::<8>() {
+        let off = u64::from_le_bytes(*word) ^ (ONES * u64::from(b'0'));
+        let others = (off.wrapping_add(ONES * 0x76) | off) & (ONES << 7);
+        if others != 0 {
+            return at + others.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let tail = &bytes[at..];
+    let end = tail.iter().position(|b| !b.is_ascii_digit());
+    at + end.unwrap_or(tail.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::digits_len;
+
+    proptest! {
+        #[test]
+        fn digits_are_counted_as_one_by_one(
+            digits in "[0-9]{0,20}",
+            rest in proptest::collection::vec(any::<u8>(), 0..12),
+        ) {
+            let bytes = [digits.as_bytes(), &rest].concat();
+            let plain = bytes.iter().take_while(|b| b.is_ascii_digit()).count();
+            prop_assert_eq!(digits_len(&bytes), plain);
+        }
+    }
+
+    #[test]
+    fn any_byte_ends_them_but_a_digit() {
+        for byte in 0..=u8::MAX {
+            for at in 0..9 {
+                let mut bytes = *b"0123456789";
+                bytes[at] = byte;
+                let want = if byte.is_ascii_digit() { 10 } else { at };
+                assert_eq!(digits_len(&bytes), want, "{byte} at {at}");
+            }
+        }
     }
 }
