@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use narwhal::runtime::boot;
+use narwhal::runtime::boot::{self, Driver, DriverChoice};
+#[cfg(feature = "rt-glommio")]
+use narwhal::runtime::glommio::Glommio;
 use narwhal::runtime::io::{ReadHalf, Rt, WriteHalf};
 use narwhal::runtime::monoio::Monoio;
 
@@ -18,6 +20,12 @@ mod driver;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+const DRIVERS: &str = if cfg!(feature = "rt-glommio") {
+    "io_uring|epoll|glommio"
+} else {
+    "io_uring|epoll"
+};
+
 #[derive(Debug, Parser)]
 struct Args {
     #[arg(long, value_name = "A:P")]
@@ -25,7 +33,7 @@ struct Args {
     /// Where the connections go.
     #[arg(long, value_name = "A:P")]
     upstream: SocketAddr,
-    #[arg(long, value_name = "io_uring|epoll", default_value = "io_uring")]
+    #[arg(long, value_name = DRIVERS, default_value = "io_uring")]
     driver: String,
     /// Of each direction.
     #[arg(long, value_name = "BYTES", default_value_t = 32 << 10)]
@@ -34,15 +42,28 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let ended = driver::choose(&args.driver)
-        .and_then(boot::runtime)
-        .and_then(|mut runtime| runtime.block_on(serve::<Monoio>(args)));
-    match ended {
+    match choose(&args.driver).and_then(|driver| run(driver, args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("relay: {error}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn choose(name: &str) -> std::io::Result<Driver> {
+    match name {
+        "glommio" => boot::choose_driver(DriverChoice::Glommio).map(|(driver, _)| driver),
+        name => driver::choose(name),
+    }
+}
+
+fn run(driver: Driver, args: Args) -> std::io::Result<()> {
+    let mut runtime = boot::runtime(driver)?;
+    match driver {
+        Driver::IoUring | Driver::Epoll => runtime.block_on(serve::<Monoio>(args)),
+        #[cfg(feature = "rt-glommio")]
+        Driver::Glommio => runtime.block_on(serve::<Glommio>(args)),
     }
 }
 
