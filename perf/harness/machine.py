@@ -75,7 +75,7 @@ def describe():
     model = "unknown"
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as info:
         model = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), model)
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "os": platform.freedesktop_os_release().get("PRETTY_NAME", "")}
+    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release().split("-")[0], "os": platform.freedesktop_os_release().get("PRETTY_NAME", "")}
 
 
 def said(argv):
