@@ -148,7 +148,7 @@ impl Exchange {
         if let (Some(first), false) = (self.relay.first_token, self.marks.first_token_noted) {
             self.marks.first_token_noted = true;
             self.marks.first_token = Some(first);
-            // No other attempt follows.
+            // It was used, and serves one attempt: another makes its own.
             self.handoff.params = Vec::new();
             if let Some(load) = &mut self.decode_load {
                 cx.shard.shared.board.generates(load);
