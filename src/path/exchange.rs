@@ -5,6 +5,7 @@
 //! the board. `account` returns them, exactly once. Invariant: `end.is_some()` ⇔ nothing is held and no leg is wanted.
 
 use std::collections::VecDeque;
+use std::fmt::Write;
 
 use super::account::Marks;
 use super::leg::LegCommand;
@@ -223,10 +224,8 @@ impl Exchange {
         // Made from hexadecimal digits and dashes.
         id.extend(self.id.iter().map(|b| char::from(*b)));
         if kind != Leg::Tokenize {
-            id.push_str("-a");
-            push_decimal(&mut id, self.attempt);
-            id.push('-');
-            id.push_str(kind.name());
+            // Writing to a string does not fail.
+            let _ = write!(id, "-a{}-{}", self.attempt, kind.name());
         }
         id
     }
@@ -263,11 +262,4 @@ impl Exchange {
             },
         );
     }
-}
-
-fn push_decimal(text: &mut String, n: u32) {
-    if n >= 10 {
-        push_decimal(text, n / 10);
-    }
-    text.push(char::from(b'0' + (n % 10) as u8));
 }

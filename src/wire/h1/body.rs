@@ -116,25 +116,18 @@ impl BodyDecoder {
                 State::Broken(fault) => return Err(fault),
                 _ if used == input.len() => return Ok(Step::More { used }),
                 State::UntilClose => return Ok(piece(used, input.len())),
-                State::Sized => {
-                    let data = used..used + self.take(input.len() - used);
+                State::Sized | State::Data => {
+                    let rest = (input.len() - used) as u64;
+                    let take = self.left.min(rest);
+                    self.left -= take;
                     if self.left == 0 {
-                        self.state = State::Ended;
+                        self.state = match self.state {
+                            State::Data => State::DataCr,
+                            _ => State::Ended,
+                        };
                     }
-                    return Ok(piece(data.start, data.end));
-                }
-                State::Data => {
-                    let data = used..used + self.take(input.len() - used);
-                    used = data.end;
-                    if self.left == 0 {
-                        // The line end behind the data is nearly always there too.
-                        self.state = State::DataCr;
-                        if input[used..].starts_with(b"\r\n") {
-                            self.state = State::SizeFirst;
-                            used += 2;
-                        }
-                    }
-                    return Ok(Step::Piece { data, used });
+                    // `take ≤ rest`, which was a usize.
+                    return Ok(piece(used, used + take as usize));
                 }
                 State::DataCr if input[used..].starts_with(b"\r\n") => {
                     self.state = State::SizeFirst;
@@ -163,13 +156,6 @@ impl BodyDecoder {
                 }
             }
         }
-    }
-
-    /// Bytes of the `rest` that still belong to the length or the chunk.
-    fn take(&mut self, rest: usize) -> usize {
-        let take = usize::try_from(self.left).map_or(rest, |left| left.min(rest));
-        self.left -= take as u64;
-        take
     }
 
     /// The peer closed its side: fine after the end, and where closing is the end.
@@ -334,7 +320,7 @@ fn plain_size(input: &[u8]) -> Option<(u64, usize)> {
 #[inline]
 fn whole_chunk(input: &[u8]) -> Option<Step> {
     let (size, start) = plain_size(input)?;
-    let end = start + usize::try_from(size).ok()?;
+    let end = start.checked_add(usize::try_from(size).ok()?)?;
     let behind = input.get(end..)?;
     (size > 0 && behind.starts_with(b"\r\n")).then_some(Step::Piece {
         data: start..end,

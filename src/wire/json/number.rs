@@ -57,9 +57,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn digits(&mut self) {
-        while matches!(self.bytes.get(self.pos), Some(b'0'..=b'9')) {
-            self.pos += 1;
-        }
+        self.pos += digits_len(&self.bytes[self.pos..]);
     }
 
     fn some_digits(&mut self) -> Result<()> {
