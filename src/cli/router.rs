@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use crate::base::prng::Prng;
-use crate::config::checked;
 use crate::config::topology::Snapshot;
+use crate::config::{ApiKeys, checked};
 use crate::control::port::Port;
 use crate::control::signals::Notice;
 use crate::control::{self, Handle, Settings, ShardFacts};
@@ -59,7 +59,11 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let snapshot = Arc::new(snapshot);
     let mut seeds = seeds();
     let nodes = places.places.iter().map(|place| place.node);
-    let shared = Shared::new(&snapshot, count).on_nodes(nodes);
+    let api_keys = runtime.api_keys_file.as_deref().map(ApiKeys::load);
+    let api_keys = api_keys.transpose().map_err(Failure::config)?;
+    let shared = Shared::new(&snapshot, count)
+        .on_nodes(nodes)
+        .with_api_keys(api_keys);
     let shared = Arc::new(shared.salted(&snapshot, &mut seeds));
     let router_id = plan
         .router_id

@@ -138,10 +138,6 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
             "runtime.tls: HTTPS to clients is not available in this version",
         ),
         (
-            runtime.api_keys_file.is_some(),
-            "runtime.api_keys_file: API keys are not available in this version",
-        ),
-        (
             runtime.lease.is_some(),
             "runtime.lease: leases are not available in this version",
         ),

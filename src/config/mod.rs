@@ -26,6 +26,8 @@ mod words;
 
 pub mod checked;
 
+pub mod credentials;
+
 mod build;
 
 mod engines;
@@ -44,6 +46,7 @@ pub use checked::{
     Controller, DecodeCorrection, Engine, EngineSettings, Fleet, HealthRules, PhaseLimit, Recovery,
     RuntimeSettings, Serving, Slo, Tls,
 };
+pub use credentials::{AdminKey, ApiKeys};
 pub use fault::{ConfigError, Errors};
 pub use profiles::{Curves, Profile};
 pub use source::Format;

@@ -1,16 +1,14 @@
 //! The admin routes as functions: which route, who may ask, what the answer is. The server on `admin_listen` and the
-//! asks of shards both come through [`Desk`]; nothing here does I/O but
-//! reading the key file at start.
+//! asks of shards both come through [`Desk`]; nothing here does I/O.
 //!
-//! Invariant: `/health`, `/ready` and `/v1/models` are open to everyone on both ports; the others are not on the data
-//! port when `admin_listen` is set, and never shown to a peer that [`admit`] refuses.
+//! Invariant: `/health` and `/ready` are open to everyone on both ports, and so is `/v1/models` where clients need no key; the others
+//! are not on the data port when `admin_listen` is set, and never shown to a peer that [`admit`] refuses.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Ask, Shared};
+use crate::config::AdminKey;
 use crate::metrics::standing::{self, Answer};
 use crate::metrics::{state, text};
 use crate::wire::h1::head::Method;
@@ -50,6 +48,8 @@ pub struct Peer<'a> {
     pub door: Door,
     pub loopback: bool,
     pub bearer: Option<&'a [u8]>,
+    /// It opens `/v1/*`, or nothing is needed to.
+    pub is_client: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,50 +66,10 @@ pub struct Policy {
     pub key: Option<AdminKey>,
 }
 
-/// The content of `admin_key_file`, without surrounding white space.
-pub struct AdminKey(Vec<u8>);
-
-impl AdminKey {
-    /// `None` when nothing is left: an empty key would let everyone in.
-    pub fn new(content: &[u8]) -> Option<AdminKey> {
-        let key = content.trim_ascii();
-        (!key.is_empty()).then(|| AdminKey(key.to_vec()))
-    }
-
-    /// Errors name the file.
-    pub fn load(path: &Path) -> io::Result<AdminKey> {
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-        let empty = || {
-            named(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the admin key is empty",
-            ))
-        };
-        AdminKey::new(&std::fs::read(path).map_err(named)?).ok_or_else(empty)
-    }
-
-    /// Takes as long as `given` is, wherever the first difference lies, and tells nothing about our length.
-    pub fn matches(&self, given: &[u8]) -> bool {
-        let mut different = usize::from(given.len() != self.0.len());
-        for (byte, ours) in given.iter().zip(self.0.iter().cycle()) {
-            different |= usize::from(std::hint::black_box(byte ^ ours));
-        }
-        std::hint::black_box(different) == 0
-    }
-}
-
-/// The token in an `authorization` value; the scheme's case does not matter (RFC 9110 section 11.1).
-pub fn bearer(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, rest) = value.split_at_checked(7)?;
-    scheme
-        .eq_ignore_ascii_case(b"bearer ")
-        .then(|| rest.trim_ascii())
-}
-
-/// `Err` is the answer instead. The rule, in order: open routes for all · on the data port nothing else when there is an
-/// admin port · loopback peers · the key, when one is set · without a key the admin port trusts whoever reaches it.
+/// `Err` is the answer instead. The rule, in order: open routes for all, and what is for clients for those · on the data port nothing
+/// else when there is an admin port · loopback peers · the key, when one is set · without a key the admin port trusts whoever reaches it.
 pub fn admit(route: Route, peer: Peer<'_>, policy: &Policy) -> Result<(), Answer> {
-    if route.is_open() {
+    if route.is_open() && (route != Route::Models || peer.is_client) {
         return Ok(());
     }
     if peer.door == Door::Data && policy.on_admin_port {
@@ -176,11 +136,12 @@ impl Desk {
 
     pub fn answer_ask(&self, ask: Ask) {
         let Ask { request, reply } = ask;
-        let given = request.authorization.as_deref().and_then(bearer);
+        let bearer = request.bearer.as_deref();
         let peer = Peer {
             door: Door::Data,
             loopback: request.loopback,
-            bearer: given,
+            bearer,
+            is_client: self.shared.state.lets_in(bearer),
         };
         // `answer` knows the two methods that there are by name; any other is none of them.
         let method = match request.method {
@@ -273,40 +234,39 @@ mod tests {
                 door: *door,
                 loopback: *loopback,
                 bearer,
+                is_client: true,
             };
             let got = admit(*route, peer, &policy).map_or_else(|a| a.status, |()| 0);
             assert_eq!(got, *status, "{row:?}");
         }
     }
 
+    /// Rows: loopback, admin key set, bearer, whether that is a client's, status (0 is admitted).
+    // proves R-HTTP-6, R-CTL-1
     #[test]
-    fn keys_compare_whole() {
-        let key = AdminKey::new(b" abc\r\n").unwrap();
-        for (given, same) in [
-            ("abc", true),
-            ("ab", false),
-            ("abcd", false),
-            ("abcabc", false),
-            ("abd", false),
-            ("", false),
-        ] {
-            assert_eq!(key.matches(given.as_bytes()), same, "{given}");
-        }
-        assert!(AdminKey::new(b" \n").is_none());
-    }
-
-    #[test]
-    fn bearer_values() {
-        let rows: [(&[u8], Option<&[u8]>); 6] = [
-            (b"Bearer abc", Some(b"abc")),
-            (b"bearer  abc ", Some(b"abc")),
-            (b"BEARER ", Some(b"")),
-            (b"Bearer", None),
-            (b"Basic abc", None),
-            (b"", None),
+    fn models_are_for_clients_and_operators() {
+        let rows = [
+            (false, true, None, true, 0),
+            (false, true, None, false, 401),
+            (false, true, Some("other"), false, 401),
+            (false, true, Some("k1"), true, 0),
+            (false, true, Some("sesame"), false, 0),
+            (false, false, None, false, 0),
+            (true, true, None, false, 0),
         ];
-        for (value, token) in rows {
-            assert_eq!(bearer(value), token);
+        for row @ (loopback, keyed, token, is_client, status) in rows {
+            let policy = Policy {
+                on_admin_port: true,
+                key: AdminKey::new(b"sesame").filter(|_| keyed),
+            };
+            let peer = Peer {
+                door: Door::Admin,
+                loopback,
+                bearer: token.map(str::as_bytes),
+                is_client,
+            };
+            let got = admit(Route::Models, peer, &policy).map_or_else(|a| a.status, |()| 0);
+            assert_eq!(got, status, "{row:?}");
         }
     }
 }

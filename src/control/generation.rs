@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -31,16 +31,8 @@ use crate::metrics::picture::DigestMatch;
 
 pub fn digest(model: &str, version: Option<&str>, len_max: Option<u64>) -> String {
     let text = json!([model, version, len_max]).to_string();
-    // The hash that TLS already brings along.
-    let suite = TLS13_AES_128_GCM_SHA256
-        .tls13()
-        .expect("a suite of TLS 1.3 by its name");
-    let hash = suite.common.hash_provider.hash(text.as_bytes());
-    let hex = |b: &u8| format!("{b:02x}");
-    format!(
-        "sha256:{}",
-        hash.as_ref().iter().map(hex).collect::<String>()
-    )
+    let hash: [u8; 32] = Sha256::digest(text).into();
+    format!("sha256:{}", hash.map(|b| format!("{b:02x}")).concat())
 }
 
 pub const MODELS: &str = "/v1/models";

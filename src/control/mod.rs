@@ -17,6 +17,8 @@ pub mod port;
 
 mod reach;
 
+mod reload;
+
 pub mod resolve;
 
 pub mod serve;
@@ -27,6 +29,7 @@ mod view;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +40,7 @@ use crate::base::limits;
 use crate::base::units::Dialect;
 use crate::config::checked::{Admission, Fleet};
 use crate::config::topology::{self, Snapshot};
+use crate::config::{AdminKey, Errors};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
 use crate::metrics::picture::{AdmissionMode, Picture, ShardView};
@@ -151,8 +155,10 @@ impl ShardFacts {
 /// What the caller decides; the rest is in the snapshot's fleet.
 pub struct Settings {
     pub admin_listen: Option<SocketAddr>,
-    pub admin_key: Option<admin::AdminKey>,
-    /// SIGTERM and SIGINT are ours.
+    pub admin_key: Option<AdminKey>,
+    /// What is read again on SIGHUP.
+    pub api_keys_file: Option<PathBuf>,
+    /// SIGTERM, SIGINT and SIGHUP are ours.
     pub signals: bool,
     pub names: resolve::Names,
     /// How https engines are probed; without it they are not live.
@@ -163,12 +169,13 @@ pub struct Settings {
 
 impl Settings {
     /// As the fleet file says; reads the key file. The caller adds its `on_notice`, and `tls` when an engine is https.
-    pub fn of(fleet: &Fleet) -> io::Result<Settings> {
+    pub fn of(fleet: &Fleet) -> Result<Settings, Errors> {
         let runtime = &fleet.runtime;
-        let key = runtime.admin_key_file.as_deref().map(admin::AdminKey::load);
+        let key = runtime.admin_key_file.as_deref().map(AdminKey::load);
         Ok(Settings {
             admin_listen: runtime.admin_listen,
             admin_key: key.transpose()?,
+            api_keys_file: runtime.api_keys_file.clone(),
             signals: true,
             names: resolve::Names::default(),
             tls: None,
@@ -255,7 +262,8 @@ pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
     let life = move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(limits::RESOLVERS_MAX)
+            // One more, for the files that are read again.
+            .max_blocking_threads(limits::RESOLVERS_MAX + 1)
             .build();
         match runtime {
             Ok(runtime) => {
@@ -308,11 +316,10 @@ async fn run(
     let comparing = tokio::spawn(generation::run(shared.clone(), tls, pulses));
     let naming = tokio::spawn(resolve::run(shared.clone(), settings.names));
     if let Some(caught) = caught {
-        tokio::spawn(signals::run(
-            shared.state.clone(),
-            caught,
-            settings.on_notice,
-        ));
+        let state = shared.state.clone();
+        tokio::spawn(reload::run(state, settings.api_keys_file, caught.again));
+        let state = shared.state.clone();
+        tokio::spawn(signals::run(state, caught.down, settings.on_notice));
     }
     let serving = listener.map(|l| tokio::spawn(serve::run(l, desk.clone(), stopped.clone())));
     loop {
@@ -334,17 +341,29 @@ async fn run(
     }
 }
 
+/// The signals that are ours.
+struct Signals {
+    down: signals::Caught,
+    again: tokio::signal::unix::Signal,
+}
+
 /// What may fail, before the start counts as done.
 fn prepare(
     listener: Option<TcpListener>,
     catch: bool,
-) -> io::Result<(Option<tokio::net::TcpListener>, Option<signals::Caught>)> {
+) -> io::Result<(Option<tokio::net::TcpListener>, Option<Signals>)> {
     let adopt = |l: TcpListener| {
         l.set_nonblocking(true)?;
         tokio::net::TcpListener::from_std(l)
     };
     let listener = listener.map(adopt).transpose()?;
-    let caught = catch.then(signals::Caught::new).transpose()?;
+    let caught = || {
+        Ok::<_, io::Error>(Signals {
+            down: signals::Caught::new()?,
+            again: reload::catch()?,
+        })
+    };
+    let caught = catch.then(caught).transpose()?;
     Ok((listener, caught))
 }
 

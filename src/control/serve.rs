@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -19,8 +21,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::admin::{Desk, Door, Peer, bearer};
-use crate::metrics::standing::Answer;
+use super::admin::{Desk, Door, Peer};
+use crate::metrics::standing::{Answer, CHALLENGE};
+use crate::wire::h1::head::bearer_token;
 
 /// Accepts until told to stop, then lets the answers under way finish.
 pub async fn run(listener: TcpListener, desk: Arc<Desk>, mut stopped: watch::Receiver<bool>) {
@@ -94,14 +97,17 @@ async fn connection(
 }
 
 fn respond(desk: &Desk, request: &Request<Incoming>, loopback: bool) -> Response<Full<Bytes>> {
-    let given = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|v| bearer(v.as_bytes()));
+    let mut given = request.headers().get_all(AUTHORIZATION).iter();
+    // Two are none, as on the data port.
+    let bearer = match (given.next(), given.next()) {
+        (Some(value), None) => bearer_token(value.as_bytes()),
+        _ => None,
+    };
     let peer = Peer {
         door: Door::Admin,
         loopback,
-        bearer: given,
+        bearer,
+        is_client: desk.shared.state.lets_in(bearer),
     };
     let path = request.uri().path();
     into_response(desk.serve(request.method().as_str(), path, peer))
@@ -116,6 +122,9 @@ fn into_response(answer: Answer) -> Response<Full<Bytes>> {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(seconds) = answer.retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if answer.status == 401 {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
     }
     if let Some(methods) = answer.allow {
         headers.insert(ALLOW, HeaderValue::from_static(methods));

@@ -60,6 +60,7 @@ fn quiet() -> Settings {
     Settings {
         admin_listen: Some("127.0.0.1:0".parse().unwrap()),
         admin_key: None,
+        api_keys_file: None,
         signals: false,
         names: resolve::Names::default(),
         tls: None,
@@ -157,7 +158,7 @@ fn request(path: &str, loopback: bool, bearer: Option<&str>) -> ControlRequest {
         token: 0,
         method: Method::Get,
         path: path.into(),
-        authorization: bearer.map(|b| format!("Bearer {b}").into_bytes()),
+        bearer: bearer.map(|b| b.as_bytes().to_vec()),
         loopback,
     }
 }
@@ -178,7 +179,7 @@ fn shards_ask_for_what_they_do_not_render() {
     let shared = pair();
     let settings = Settings {
         admin_listen: None,
-        admin_key: admin::AdminKey::new(b"sesame"),
+        admin_key: AdminKey::new(b"sesame"),
         ..quiet()
     };
     let handle = start(shared, settings).unwrap();
@@ -315,10 +316,10 @@ fn the_key_file_is_read_whole_or_named() {
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("key");
     std::fs::write(&file, "sesame\n").unwrap();
-    assert!(admin::AdminKey::load(&file).unwrap().matches(b"sesame"));
+    assert!(AdminKey::load(&file).unwrap().matches(b"sesame"));
     std::fs::write(&file, " \n").unwrap();
     for path in [file, dir.join("none")] {
-        let error = admin::AdminKey::load(&path).map(|_| ()).unwrap_err();
+        let error = AdminKey::load(&path).map(|_| ()).unwrap_err();
         assert!(
             error.to_string().contains(path.to_str().unwrap()),
             "{error}"

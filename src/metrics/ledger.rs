@@ -24,7 +24,7 @@ words! {
     Cell {
         /// Ended before the model check.
         UnsizedOffered = "unsized_offered",
-        /// Completion requests without a valid key; not offered.
+        /// Requests to `/v1/*` without a valid key; not offered.
         Unauthorized = "unauthorized",
         /// Request heads that never became an exchange: malformed, too large, too slow.
         HeadsRefused = "heads_refused",

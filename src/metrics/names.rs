@@ -82,7 +82,7 @@ metrics! {
     INVALID_REASONS = "narwhal_invalid_request_reasons_total" Counter "requests" ["reason"] "The same by reason.";
     CANCELLED = "narwhal_cancelled_total" Counter "requests" [] "The client was gone before the end.";
     CANCELLED_STAGES = "narwhal_cancelled_stages_total" Counter "requests" ["stage"] "The same by the stage it left in.";
-    UNAUTHORIZED = "narwhal_unauthorized_total" Counter "requests" [] "Completion requests without a valid key; not offered.";
+    UNAUTHORIZED = "narwhal_unauthorized_total" Counter "requests" [] "Requests to `/v1/*` without a valid key; not offered.";
     HEADS_REFUSED = "narwhal_heads_refused_total" Counter "requests" [] "Request heads malformed, too large or too slow; not offered.";
     SLO_MET = "narwhal_slo_met_total" Counter "requests" [] "Served within both targets.";
     INFLIGHT = "narwhal_inflight" Gauge "requests" [] "Offered and not ended.";

@@ -173,6 +173,9 @@ pub struct Answer {
     pub allow: Option<&'static str>,
 }
 
+/// `www-authenticate` of every 401 (RFC 9110 section 11.6.1).
+pub const CHALLENGE: &str = "Bearer";
+
 impl Answer {
     pub fn json(status: u16, value: &Value) -> Answer {
         Answer {

@@ -4,7 +4,7 @@
 
 use super::exchange::{Cx, Exchange, Io};
 use crate::metrics::outcome::End;
-use crate::metrics::standing::Answer;
+use crate::metrics::standing::{Answer, CHALLENGE};
 use crate::shard::Shard;
 use crate::wire::h1::encode::{self, Framing};
 use crate::wire::openai;
@@ -128,11 +128,15 @@ pub fn write_refusal(
 ) {
     let mut body = Vec::with_capacity(256);
     refusal.write(&mut body);
-    let mut fields: [(&str, &[u8]); 4] = [JSON; 4];
+    let mut fields: [(&str, &[u8]); 5] = [JSON; 5];
     let mut n = 1;
     let mut seconds = [0u8; 10];
     if let Some(id) = id {
         fields[n] = ("x-request-id", id);
+        n += 1;
+    }
+    if refusal.status == 401 {
+        fields[n] = ("www-authenticate", CHALLENGE.as_bytes());
         n += 1;
     }
     if let Some(allow) = allow {
@@ -148,9 +152,13 @@ pub fn write_refusal(
 
 /// An answer of the routes beside the completions.
 pub fn write_small(io: &mut Io, shard: &Shard, answer: &Answer) {
-    let mut fields: [(&str, &[u8]); 3] = [("content-type", answer.content_type.as_bytes()); 3];
+    let mut fields: [(&str, &[u8]); 4] = [("content-type", answer.content_type.as_bytes()); 4];
     let mut n = 1;
     let mut seconds = [0u8; 10];
+    if answer.status == 401 {
+        fields[n] = ("www-authenticate", CHALLENGE.as_bytes());
+        n += 1;
+    }
     if let Some(allow) = answer.allow {
         fields[n] = ("allow", allow.as_bytes());
         n += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::accept::{Connection, Front};
 use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
-use super::routes::Target;
+use super::routes::{self, Target};
 use super::timers::Timer;
 use crate::base::time::Instant;
 use crate::metrics::histogram::Series;
@@ -72,6 +72,16 @@ impl Connection {
         self.body = Some(BodyDecoder::request(head.body));
         let path = &bytes[head.path.clone()];
         let target = Target::of(path);
+        // A browser asks for OPTIONS without it.
+        if shard.shared.has_api_keys() && routes::needs_key(path) && head.method != Method::Options
+        {
+            let bearer = head::bearer(bytes);
+            if !shard.shared.lets_in(bearer) {
+                self.io.close |= head.expect != Expect::None;
+                self.refuse_stranger(shard, target, bearer.is_some());
+                return self.end_request(shard, now);
+            }
+        }
         if let (Target::Completion(route), Method::Post) = (&target, head.method) {
             return self.begin(shard, now, *route, head, bytes);
         }

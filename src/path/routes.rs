@@ -7,6 +7,7 @@ use super::accept::{Connection, Front};
 use super::answer::{self, Refusal};
 use super::timers::Timer;
 use crate::base::time::Instant;
+use crate::metrics::ledger::Cell;
 use crate::metrics::standing;
 use crate::shard::{ControlRequest, Shard};
 use crate::wire::h1::head::{self, Method, RequestHead};
@@ -63,6 +64,19 @@ impl Connection {
         answer::write_small(&mut self.io, shard, &answer);
     }
 
+    /// To who asks for `/v1/*` with no key that opens it.
+    pub(super) fn refuse_stranger(&mut self, shard: &mut Shard, target: Target, given: bool) {
+        shard.count(Cell::Unauthorized);
+        let message = match given {
+            true => "Incorrect API key provided",
+            false => "No API key provided: send it as `Authorization: Bearer KEY`",
+        };
+        let refusal = Refusal::new(401, "invalid_request_error", message).code("invalid_api_key");
+        // No exchange begins, but whoever asks about the answer can name it.
+        let id = matches!(target, Target::Completion(_)).then(|| shard.prng.uuid());
+        answer::write_refusal(&mut self.io, shard, &refusal, id.as_ref(), None);
+    }
+
     pub(super) fn ask_control(
         &mut self,
         shard: &mut Shard,
@@ -75,7 +89,7 @@ impl Connection {
             token: self.token,
             method: head.method,
             path: text(&bytes[head.path.clone()]),
-            authorization: head::field(bytes, "authorization").map(<[u8]>::to_vec),
+            bearer: head::bearer(bytes).map(<[u8]>::to_vec),
             loopback: self.loopback,
         };
         self.front = Front::Running;
@@ -103,6 +117,11 @@ impl Connection {
         self.end_request(shard, now);
         self.advance(shard, now);
     }
+}
+
+/// Whether `path` is among those that clients need a key for.
+pub(super) fn needs_key(path: &[u8]) -> bool {
+    path.starts_with(b"/v1/")
 }
 
 impl Target {

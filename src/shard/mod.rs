@@ -94,7 +94,8 @@ pub struct ControlRequest {
     pub token: u64,
     pub method: Method,
     pub path: String,
-    pub authorization: Option<Vec<u8>>,
+    /// The token it came with.
+    pub bearer: Option<Vec<u8>>,
     pub loopback: bool,
 }
 

@@ -1,8 +1,11 @@
 //! The memory that the shards of a router share: the board, the gates, the addresses, the counts of connections, what was learned, the
 //! retry credits and the standing. All atomics.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use super::addresses::Addresses;
 use super::board::{Board, Phase};
@@ -14,6 +17,7 @@ use super::prefix::Prefixes;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
+use crate::config::ApiKeys;
 use crate::config::checked::PhaseLimit;
 use crate::config::topology::{EngineView, Snapshot};
 use crate::metrics::standing::{self, Standing};
@@ -42,6 +46,8 @@ pub struct Shared {
     met: Box<[AtomicBool]>,
     /// Which engines lately read which prompts; `None` where nothing is priced.
     pub prefixes: Option<Prefixes>,
+    /// What clients are let in by; `None` where nobody is asked.
+    api_keys: Option<ArcSwap<ApiKeys>>,
 }
 
 impl Shared {
@@ -77,6 +83,7 @@ impl Shared {
                 .map(|_| AtomicBool::new(false))
                 .collect(),
             prefixes: Prefixes::new(snapshot, Salt::new(&mut Prng::new(0))),
+            api_keys: None,
         }
     }
 
@@ -84,6 +91,31 @@ impl Shared {
     pub fn salted(mut self, snapshot: &Snapshot, prng: &mut Prng) -> Self {
         self.prefixes = Prefixes::new(snapshot, Salt::new(prng));
         self
+    }
+
+    /// Clients need one of these keys.
+    pub fn with_api_keys(mut self, keys: Option<ApiKeys>) -> Self {
+        self.api_keys = keys.map(ArcSwap::from_pointee);
+        self
+    }
+
+    pub fn has_api_keys(&self) -> bool {
+        self.api_keys.is_some()
+    }
+
+    /// Whether `bearer` opens `/v1/*`.
+    pub fn lets_in(&self, bearer: Option<&[u8]>) -> bool {
+        match &self.api_keys {
+            Some(keys) => bearer.is_some_and(|key| keys.load().open_to(key)),
+            None => true,
+        }
+    }
+
+    /// From the next request on these keys are the ones. Where clients need none that stays so.
+    pub fn replace_api_keys(&self, keys: ApiKeys) {
+        if let Some(ours) = &self.api_keys {
+            ours.store(Arc::new(keys));
+        }
     }
 
     /// Where the shards run, one after the other.

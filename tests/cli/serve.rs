@@ -71,11 +71,6 @@ fn settings_that_are_not_built_are_refused_by_name() {
         ),
         (
             open,
-            "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"api_keys_file\": \"k\"}",
-            "runtime.api_keys_file",
-        ),
-        (
-            open,
             "\"serving\": {\"admission\": \"open\"}, \"runtime\": {\"lease\": \"file:l\"}",
             "runtime.lease",
         ),

@@ -20,6 +20,7 @@ mod fixtures;
 mod front;
 mod generation;
 mod http;
+mod keys;
 mod learn;
 mod legs;
 mod queue;

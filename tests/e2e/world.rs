@@ -95,6 +95,8 @@ pub struct Fleet {
     pub sglang: bool,
     /// Further arguments of `serve`.
     pub args: Vec<String>,
+    /// Further files beside the fleet's, which the fleet names as `@DIR/NAME`.
+    pub files: Vec<(&'static str, String)>,
     /// What engines say for as long as they run.
     pub script: Value,
     /// Wait until the router says that it is ready.
@@ -131,6 +133,7 @@ impl Fleet {
             profiles: Value::Null,
             sglang: false,
             args: Vec::new(),
+            files: Vec::new(),
             script: json!({}),
             await_ready: true,
             front: None,
@@ -189,6 +192,9 @@ impl World {
         let dir = format!("narwhal-e2e-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(dir);
         fs::create_dir_all(&dir).expect("a directory");
+        for (name, content) in &fleet.files {
+            fs::write(dir.join(name), content).expect("a file");
+        }
         let ports = doors(&dir, fleet, &engines);
         let file = write_fleet(&dir, fleet, &ports);
         let mut command = Command::new(env!("CARGO_BIN_EXE_narwhal"));
@@ -305,6 +311,11 @@ impl World {
         self.until(&format!("{leg} leg {count}"), |world| {
             world.engines.legs(leg).len() >= count
         });
+    }
+
+    /// Writes a file beside the fleet's.
+    pub fn write(&self, name: &str, content: &str) {
+        fs::write(self.dir.join(name), content).expect("a file");
     }
 
     /// The id of the process.

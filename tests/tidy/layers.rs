@@ -33,7 +33,7 @@ const ROOMS: &[Room] = &[
         name: "config",
         // There is one JSON grammar in the house, and its cursor knows nothing of HTTP.
         may: &["base", "wire::json"],
-        crates: &["toml"],
+        crates: &["sha2", "toml"],
         pure: true,
     },
     Room {
@@ -112,6 +112,7 @@ const ROOMS: &[Room] = &[
             "runtime::cell::Mail",
             "runtime::mail",
             "wire::h1::head::Method",
+            "wire::h1::head::bearer_token",
         ],
         crates: &[
             "http_body_util",
@@ -119,6 +120,7 @@ const ROOMS: &[Room] = &[
             "hyper_util",
             "rustls",
             "serde_json",
+            "sha2",
             "thiserror",
             "tokio",
             "tokio_rustls",

@@ -171,6 +171,7 @@ fn quiet() -> Settings {
     Settings {
         admin_listen: None,
         admin_key: None,
+        api_keys_file: None,
         signals: false,
         names: resolve::Names::default(),
         tls: None,

@@ -40,6 +40,7 @@ fn settings(resolver: impl Resolver) -> Settings {
     Settings {
         admin_listen: None,
         admin_key: None,
+        api_keys_file: None,
         signals: false,
         names: Names {
             resolver: Arc::new(resolver),
@@ -213,7 +214,7 @@ fn a_resolver_that_hangs_holds_nothing_up() {
         token: 0,
         method: crate::wire::h1::head::Method::Get,
         path: "/health".into(),
-        authorization: None,
+        bearer: None,
         loopback: true,
     };
     let reply = control::Reply::new(move |answer| {

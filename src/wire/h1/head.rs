@@ -17,7 +17,7 @@ use httparse::Status;
 use memchr::memchr2;
 
 use self::fields::Fields;
-pub use self::fields::{field, fields};
+pub use self::fields::{bearer, bearer_token, field, fields};
 pub(super) use self::fields::{is_field_byte, is_token};
 use self::target::target_path;
 use crate::base::limits;

@@ -34,6 +34,25 @@ pub fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
         .map(|(_, value)| value)
 }
 
+/// The token of the one `authorization` field of an accepted head; the scheme's case does not matter (RFC 9110 section 11.1). Two such
+/// fields are none: who stands before us may have looked at the other.
+pub fn bearer(head: &[u8]) -> Option<&[u8]> {
+    let given = |(name, _): &(&[u8], &[u8])| name.eq_ignore_ascii_case(b"authorization");
+    let mut all = fields(head).filter(given);
+    let (_, value) = all.next()?;
+    match all.next() {
+        None => bearer_token(value),
+        Some(_) => None,
+    }
+}
+
+/// The token in an `authorization` value.
+pub fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked(7)?;
+    let token = rest.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+}
+
 /// `token` of RFC 9110 section 5.6.2: what methods, field names and chunk extensions are made of.
 pub(in crate::wire::h1) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)

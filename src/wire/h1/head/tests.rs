@@ -630,6 +630,32 @@ fn fields_of_an_accepted_head() {
     }
 }
 
+#[test]
+fn bearer_tokens() {
+    let rows: &[(&str, Option<&str>)] = &[
+        ("Authorization: Bearer abc", Some("abc")),
+        ("authorization:bearer  abc ", Some("abc")),
+        ("AUTHORIZATION: BEARER a b", Some("a b")),
+        ("Authorization: Bearer", None),
+        ("Authorization: Bearer ", None),
+        ("Authorization: Bearerabc", None),
+        ("Authorization: Basic abc", None),
+        ("Authorization:", None),
+        ("Proxy-Authorization: Bearer abc", None),
+        (
+            "Authorization: Bearer abc\r\nauthorization: Bearer abc",
+            None,
+        ),
+    ];
+    for (line, token) in rows {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: r\r\n{line}\r\n\r\n");
+        parse_request(bytes.as_bytes(), &mut 0, &LIMITS)
+            .unwrap()
+            .unwrap();
+        assert_eq!(bearer(bytes.as_bytes()), token.map(str::as_bytes), "{line}");
+    }
+}
+
 /// A head that comes byte by byte is looked through once, not once a byte.
 #[test]
 fn scan_goes_on_where_it_stopped() {
