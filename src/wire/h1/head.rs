@@ -14,15 +14,18 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use httparse::Status;
-use memchr::memchr2;
+use memchr::memchr;
 
 use self::fields::Fields;
 pub use self::fields::{bearer, bearer_token, field, fields};
 pub(super) use self::fields::{is_field_byte, is_token};
+use self::scan::{find_end, request_opening, response_opening};
 use self::target::target_path;
 use crate::base::limits;
 
 mod fields;
+
+mod scan;
 
 mod target;
 
@@ -137,7 +140,7 @@ pub enum HeadFault {
     Bad(&'static str),
     /// Over a limit.
     TooLarge,
-    /// A well-formed version that we do not speak.
+    /// A well-formed version that we do not speak: any major one but 1.
     Version,
 }
 
@@ -174,6 +177,24 @@ pub fn parse_request(
         return Ok(None);
     };
     let head = &buf[span.clone()];
+    let read = match request(head, &span, limits) {
+        Err(HeadFault::Version) => {
+            let line = memchr(b'\r', head).unwrap_or_default();
+            let earlier = as_http11(head, line.saturating_sub(VERSION_BYTES));
+            request(&earlier.ok_or(HeadFault::Version)?, &span, limits)?
+        }
+        read => read?,
+    };
+    *scanned = 0;
+    Ok(Some(read))
+}
+
+/// A whole head, which is at `span` of the buffer.
+fn request(
+    head: &[u8],
+    span: &Range<usize>,
+    limits: &HeadLimits,
+) -> Result<RequestHead, HeadFault> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let room = limits.fields_max.min(FIELDS_MAX);
     let mut parsed = httparse::Request::new(&mut []);
@@ -205,8 +226,7 @@ pub fn parse_request(
         (false, Some(length)) => RequestBody::Length(length),
         (false, None) => RequestBody::None,
     };
-    *scanned = 0;
-    Ok(Some(RequestHead {
+    Ok(RequestHead {
         method,
         version: fields.version,
         path: path_at + path.start..path_at + path.end,
@@ -220,7 +240,7 @@ pub fn parse_request(
             expect => expect,
         },
         head_bytes: span.end,
-    }))
+    })
 }
 
 /// Reads the head of an answer at the start of `buf`, like [`parse_request`]. A 1xx head is returned like others: the
@@ -234,6 +254,23 @@ pub fn parse_response(
         return Ok(None);
     };
     let head = &buf[span.clone()];
+    let read = match response(head, &span, limits) {
+        Err(HeadFault::Version) => {
+            let earlier = as_http11(head, 0);
+            response(&earlier.ok_or(HeadFault::Version)?, &span, limits)?
+        }
+        read => read?,
+    };
+    *scanned = 0;
+    Ok(Some(read))
+}
+
+/// A whole head, which is at `span` of the buffer.
+fn response(
+    head: &[u8],
+    span: &Range<usize>,
+    limits: &HeadLimits,
+) -> Result<ResponseHead, HeadFault> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let room = limits.fields_max.min(FIELDS_MAX);
     let mut parsed = httparse::Response::new(&mut []);
@@ -249,16 +286,31 @@ pub fn parse_response(
     }
     let fields = Fields::read(parsed.headers, version(parsed.version))?;
     let body = response_body(status, &fields)?;
-    *scanned = 0;
-    Ok(Some(ResponseHead {
+    Ok(ResponseHead {
         status,
         body,
         keep_alive: fields.keep_alive() && body != ResponseBody::UntilClose,
         media: fields.media,
         retry_after_s: fields.retry_after_s,
         head_bytes: span.end,
-    }))
+    })
 }
+
+/// The head with version 1.1 where it has a later minor version: it is to be read as the latest one that we know (RFC 9110
+/// section 2.5). Seldom, so it may cost a copy.
+#[cold]
+fn as_http11(head: &[u8], version_at: usize) -> Option<Vec<u8>> {
+    let version = head.get(version_at..version_at + VERSION_BYTES)?;
+    let is_later = version.starts_with(b"HTTP/1.") && matches!(version.last(), Some(b'2'..=b'9'));
+    is_later.then(|| {
+        let mut head = head.to_vec();
+        head[version_at + VERSION_BYTES - 1] = b'1';
+        head
+    })
+}
+
+/// `HTTP/1.1`.
+const VERSION_BYTES: usize = 8;
 
 /// RFC 9112 section 6.3. On 1xx and 204 a coding or a length is forbidden (section 6.1, RFC 9110 section 8.6); a
 /// length of zero is harmless and common.
@@ -273,68 +325,6 @@ fn response_body(status: u16, fields: &Fields) -> Result<ResponseBody, HeadFault
             .length
             .map_or(ResponseBody::UntilClose, ResponseBody::Length),
     })
-}
-
-/// Where the start line begins in the bytes so far, or why they can begin no head.
-type Opening = fn(&[u8]) -> Result<Option<usize>, HeadFault>;
-
-fn request_opening(window: &[u8]) -> Result<Option<usize>, HeadFault> {
-    let start = match window {
-        [b'\r', b'\n', ..] => 2,
-        [b'\r'] => return Ok(None),
-        _ => 0,
-    };
-    match window.get(start) {
-        None => Ok(None),
-        Some(&byte) if is_token(byte) => Ok(Some(start)),
-        Some(_) => Err(HeadFault::Bad("malformed request line")),
-    }
-}
-
-fn response_opening(window: &[u8]) -> Result<Option<usize>, HeadFault> {
-    match window.first() {
-        None => Ok(None),
-        Some(b'H') => Ok(Some(0)),
-        Some(_) => Err(HeadFault::Bad("malformed status line")),
-    }
-}
-
-/// Looks for the blank line, from `scanned` on; gives the span from the start line through it.
-///
-/// Every byte before `scanned` belongs to a line that ended in CRLF or may still do so, hence looking two bytes back
-/// is enough to know an empty line.
-fn find_end(
-    buf: &[u8],
-    scanned: &mut usize,
-    limits: &HeadLimits,
-    opening: Opening,
-) -> Result<Option<Range<usize>>, HeadFault> {
-    let window = &buf[..buf.len().min(limits.bytes_max)];
-    if let Some(start) = opening(window)? {
-        let mut pos = (*scanned).clamp(start, window.len());
-        while let Some(offset) = memchr2(b'\r', b'\n', &window[pos..]) {
-            pos += offset;
-            match window[pos..] {
-                [b'\r'] => break,
-                [b'\r', b'\n', ..] => {}
-                [b'\r', ..] => return Err(HeadFault::Bad("bare CR in the head")),
-                _ => return Err(HeadFault::Bad("bare LF in the head")),
-            }
-            if window[start..pos].ends_with(b"\r\n") {
-                return Ok(Some(start..pos + 2));
-            }
-            pos += 2;
-        }
-        // A CR at the very end may still become a line end: it is looked at again.
-        *scanned = match window[pos..] {
-            [b'\r'] => pos,
-            _ => window.len(),
-        };
-    }
-    if buf.len() >= limits.bytes_max {
-        return Err(HeadFault::TooLarge);
-    }
-    Ok(None)
 }
 
 /// What an error of the base parser means. `version` is the text where the version should stand, `after` the byte behind it.
