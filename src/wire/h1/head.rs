@@ -231,7 +231,8 @@ fn request(
         version: fields.version,
         path: path_at + path.start..path_at + path.end,
         body,
-        keep_alive: fields.keep_alive(),
+        // Behind CONNECT there may be bytes for the tunnel that it does not get.
+        keep_alive: fields.keep_alive() && name != "CONNECT",
         expect: match fields.expect {
             _ if fields.version == Version::Http10 => Expect::None,
             Expect::Continue if matches!(body, RequestBody::None | RequestBody::Length(0)) => {

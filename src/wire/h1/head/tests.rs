@@ -144,7 +144,7 @@ fn request_lines() {
         ("trace", b"TRACE / HTTP/1.1\r\nHost: r\r\n\r\n", "Other / 1.1 keep"),
         ("lower case method", b"get / HTTP/1.1\r\nHost: r\r\n\r\n", "Other / 1.1 keep"),
         ("odd token method", b"M-X!~ / HTTP/1.1\r\nHost: r\r\n\r\n", "Other / 1.1 keep"),
-        ("connect", b"CONNECT r:80 HTTP/1.1\r\nHost: r\r\n\r\n", "Other r:80 1.1 keep"),
+        ("connect", b"CONNECT r:80 HTTP/1.1\r\nHost: r\r\n\r\n", "Other r:80 1.1 close"),
         ("http/1.0", b"GET / HTTP/1.0\r\n\r\n", "Get / 1.0 close"),
         ("http/1.0 with host", b"GET / HTTP/1.0\r\nHost: r\r\n\r\n", "Get / 1.0 close"),
         ("http/1.0 keep-alive", b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "Get / 1.0 close"),
