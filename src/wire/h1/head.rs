@@ -286,6 +286,9 @@ fn response(
         return Err(HeadFault::Bad("status out of place"));
     }
     let fields = Fields::read(parsed.headers, version(parsed.version))?;
+    if fields.coded {
+        return Err(HeadFault::Bad("a content coding that nobody asked for"));
+    }
     let body = response_body(status, &fields)?;
     Ok(ResponseHead {
         status,

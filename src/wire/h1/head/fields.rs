@@ -75,6 +75,8 @@ pub(super) struct Fields {
     pub(super) media: Media,
     media_seen: bool,
     pub(super) retry_after_s: Option<u64>,
+    /// The content is in a coding, as gzip.
+    pub(super) coded: bool,
 }
 
 impl Fields {
@@ -91,6 +93,7 @@ impl Fields {
             media: Media::Other,
             media_seen: false,
             retry_after_s: None,
+            coded: false,
         };
         for header in headers {
             fields.take(header.name, header.value)?;
@@ -133,6 +136,9 @@ impl Fields {
                 if self.length.replace(length).is_some() {
                     return Err(HeadFault::Bad("repeated content-length"));
                 }
+            }
+            16 if is("content-encoding") => {
+                self.coded |= items(value).any(|item| !item.eq_ignore_ascii_case(b"identity"));
             }
             17 if is("transfer-encoding") => {
                 if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
