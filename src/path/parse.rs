@@ -18,11 +18,8 @@ use crate::wire::h1::body::{BodyDecoder, Step};
 use crate::wire::h1::head::{self, Expect, HeadLimits, Method, RequestBody, RequestHead, Version};
 use crate::wire::openai::{self, Route, Rules};
 
-const BAD_REQUEST: Refusal = Refusal::new(
-    400,
-    "invalid_request_error",
-    "The request is not valid HTTP/1.1",
-);
+const UNKNOWN_EXPECTATION: Refusal =
+    Refusal::new(417, "invalid_request_error", "Unknown expectation");
 const TOO_LARGE: Refusal = Refusal::new(
     413,
     "request_too_large",
@@ -51,13 +48,7 @@ impl Connection {
             Err(fault) => {
                 self.io.close = true;
                 shard.count(Cell::HeadsRefused);
-                let refusal = match fault.status() {
-                    431 => Refusal::new(431, "invalid_request_error", "The head is over the limit"),
-                    status => Refusal {
-                        status,
-                        ..BAD_REQUEST
-                    },
-                };
+                let refusal = malformed(fault.status());
                 answer::write_refusal(&mut self.io, shard, &refusal, None, None);
                 self.linger(now);
             }
@@ -77,7 +68,7 @@ impl Connection {
         {
             let bearer = head::bearer(bytes);
             if !shard.shared.lets_in(bearer) {
-                self.io.close |= head.expect != Expect::None;
+                self.io.close |= ends_early(shard, head);
                 self.refuse_stranger(shard, target, bearer.is_some());
                 return self.end_request(shard, now);
             }
@@ -85,8 +76,11 @@ impl Connection {
         if let (Target::Completion(route), Method::Post) = (&target, head.method) {
             return self.begin(shard, now, *route, head, bytes);
         }
-        // An early answer to a client that waits to be told to go on: it may never send the body.
-        self.io.close |= head.expect != Expect::None;
+        self.io.close |= ends_early(shard, head);
+        if head.expect == Expect::Other {
+            answer::write_refusal(&mut self.io, shard, &UNKNOWN_EXPECTATION, None, None);
+            return self.end_request(shard, now);
+        }
         if let (Target::Control, true) = (&target, head.method != Method::Options) {
             return self.ask_control(shard, now, head, bytes);
         }
@@ -109,17 +103,9 @@ impl Connection {
         shard.count_offered();
         self.front = Front::Running;
         self.io.timers.set(Timer::Deadline, deadline);
-        let declared = match head.body {
-            RequestBody::None => 0,
-            RequestBody::Length(n) => n,
-            RequestBody::Chunked => 0,
-        };
-        let limit = shard.snapshot.fleet.serving.max_request_bytes as u64;
-        // Past the discard bound the connection will not be kept: say so. And a client that waits for
-        // `100 Continue` may never send its body.
         let expects = head.expect != Expect::None;
         let closing = self.io.close;
-        self.io.close |= declared > limit || expects;
+        self.io.close |= ends_early(shard, head);
         let cx = &mut Cx {
             shard,
             io: &mut self.io,
@@ -127,9 +113,9 @@ impl Connection {
         };
         if exchange.admit_head(cx) {
             if head.expect == Expect::Other {
-                let refusal = Refusal::new(417, "invalid_request_error", "Unknown expectation");
-                exchange.refuse(cx, refusal, End::Invalid(InvalidReason::Expectation));
-            } else if declared > limit {
+                let end = End::Invalid(InvalidReason::Expectation);
+                exchange.refuse(cx, UNKNOWN_EXPECTATION, end);
+            } else if is_over_limit(cx.shard, head) {
                 exchange.refuse(cx, TOO_LARGE, End::Invalid(InvalidReason::TooLarge));
             } else {
                 cx.io.close = closing;
@@ -186,9 +172,10 @@ impl Connection {
                     exchange.checks(cx);
                     break;
                 }
-                Err(_) => {
+                Err(fault) => {
                     cx.io.close = true;
-                    exchange.refuse(cx, BAD_REQUEST, End::Invalid(InvalidReason::Framing));
+                    let refusal = malformed(fault.status());
+                    exchange.refuse(cx, refusal, End::Invalid(InvalidReason::Framing));
                     break;
                 }
             }
@@ -320,6 +307,28 @@ impl Exchange {
         let refusal = Refusal::new(504, "request_expired", "Request deadline expired");
         self.refuse(cx, refusal, End::Expired(reason));
     }
+}
+
+/// Whether an answer at the head ends the connection, and says so: a client that waits for `100 Continue` may never send
+/// its body, and one that is over the limit is not read away.
+fn ends_early(shard: &Shard, head: &RequestHead) -> bool {
+    head.expect != Expect::None || is_over_limit(shard, head)
+}
+
+/// Whether the head tells that the body is over the limit.
+fn is_over_limit(shard: &Shard, head: &RequestHead) -> bool {
+    let limit = shard.snapshot.fleet.serving.max_request_bytes as u64;
+    matches!(head.body, RequestBody::Length(length) if length > limit)
+}
+
+/// What is no request, or goes on over a limit.
+fn malformed(status: u16) -> Refusal<'static> {
+    let message = match status {
+        431 => "The head is over the limit",
+        505 => "The HTTP version is not supported",
+        _ => "The request is not valid HTTP/1.1",
+    };
+    Refusal::new(status, "invalid_request_error", message)
 }
 
 /// The checks name their reasons by the words of the ledger.

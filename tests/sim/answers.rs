@@ -184,7 +184,7 @@ fn completion(what: &What, seen: &Seen, end: End) {
         End::Rejected(_) => &[429, 503],
         End::Refused(_) => &[429],
         End::Expired(_) => &[504],
-        End::Invalid(_) => &[400, 404, 408, 413, 417, 422],
+        End::Invalid(_) => &[400, 404, 408, 413, 417, 422, 431],
     };
     let is_stream = seen.media == Media::EventStream;
     if !is_stream {
