@@ -17,10 +17,12 @@ use crate::control::{self, Handle, Settings, ShardFacts};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::ShardLedger;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
+use crate::runtime::bounds;
 use crate::runtime::cell::{ControlPort, Mail};
 use crate::runtime::clock::MonotonicClock;
 use crate::runtime::mail::Mailbox;
 use crate::runtime::serve;
+use crate::runtime::settle;
 use crate::runtime::tls::{self, Roots};
 use crate::runtime::topology::{self, Ask, CpuList, Machine, Numa, PlanError};
 use crate::shard::{Shard, Shared};
@@ -73,11 +75,8 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let mail: Arc<[_]> = (0..count)
         .map(|_| Arc::new(Mailbox::new(MAIL_MAX)))
         .collect();
-    let facts: Vec<_> = places
-        .places
-        .iter()
-        .map(|place| facts(place, driver))
-        .collect();
+    let facts = places.places.iter().map(|place| facts(place, driver));
+    let facts: Vec<_> = facts.collect();
     let way_down = WayDown {
         mail: mail.clone(),
         shared: shared.clone(),
@@ -109,6 +108,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         }
     })
     .map_err(Failure::failed)?;
+    say_bounds(&snapshot.fleet, count);
     say(
         driver,
         fallback,
@@ -278,6 +278,17 @@ fn facts(place: &topology::Place, driver: Driver) -> ShardFacts {
 pub(super) fn seeds() -> Prng {
     use std::hash::{BuildHasher, RandomState};
     Prng::new(RandomState::new().hash_one(process::id()))
+}
+
+/// The ceiling on what clients and engines can make us hold, and how many descriptors it is for.
+fn say_bounds(fleet: &checked::Fleet, shards: usize) {
+    match settle::descriptors() {
+        Ok(descriptors) => {
+            let most = bounds::bounds(fleet, shards, descriptors);
+            tracing::info!("memory: {most}");
+        }
+        Err(why) => tracing::warn!("memory: no ceiling is known: open files: {why}"),
+    }
 }
 
 fn say(

@@ -1,7 +1,7 @@
 //! `narwhal serve`: a fleet file and flags become a running router.
 //!
 //! Says what it will do before it does it: what of the file is not used, which driver runs, where shards are, where it listens, and the
-//! memory that clients can make it hold. What this version does not do yet is refused here by name, never passed over.
+//! most memory that clients and engines can make it hold. What this version does not do yet is refused here by name, never passed over.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -11,7 +11,6 @@ use std::str::FromStr;
 use super::Failure;
 use super::flags;
 use super::router::{self, Plan};
-use crate::base::limits;
 use crate::config::checked::Fleet;
 use crate::config::profiles;
 use crate::config::topology::Snapshot;
@@ -42,7 +41,6 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
     for error in resolve::fill(&mut snapshot, &resolve::System) {
         tracing::warn!("{error}; legs and probes of its engines fail until it does");
     }
-    say_bounds(&snapshot.fleet);
     let plan = Plan {
         router_id: args.router_id,
         listen: listen(&snapshot.fleet),
@@ -146,21 +144,4 @@ pub fn supported(fleet: &Fleet) -> Result<(), String> {
         Some((_, why)) => Err((*why).to_owned()),
         None => Ok(()),
     }
-}
-
-/// The ceiling on what clients and engines can make us hold, from the limits that bound it.
-fn say_bounds(fleet: &Fleet) {
-    let serving = &fleet.serving;
-    let tls = fleet.engines.iter().any(|engine| engine.url.tls);
-    let leg = limits::LEG_READ_BYTES + usize::from(tls) * limits::TLS_CONNECTION_BYTES;
-    let stream = 2 * limits::CLIENT_BUFFER_BYTES + 2 * leg;
-    // The body and its copy in a leg; what is collected or merged, the answer made of it, and its copy on the way out.
-    let each = 2 * serving.max_request_bytes + 3 * serving.max_response_bytes + stream;
-    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-    tracing::info!(
-        "memory: at most {} retained requests × {} MiB (request, answer, buffers); a stream in steady state holds {} KiB",
-        serving.max_retained,
-        mib(each),
-        stream >> 10,
-    );
 }

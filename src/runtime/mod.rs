@@ -17,6 +17,8 @@ pub mod settle;
 
 pub mod boot;
 
+pub mod bounds;
+
 pub mod clock;
 
 pub mod mail;

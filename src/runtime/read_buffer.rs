@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::mem;
 
+use super::bounds::FREE_READS_BYTES;
 use crate::base::limits;
 
 /// See the head of this file.
@@ -105,8 +106,8 @@ fn size(large: bool) -> usize {
 const LITTLE_MAX: u8 = 8;
 
 /// Free buffers kept per shard, 8 MiB of each size; more legs than this at once allocate theirs.
-const LARGE_MAX: usize = 8 * 1024 * 1024 / limits::LEG_READ_BYTES;
-const SMALL_MAX: usize = 8 * 1024 * 1024 / limits::LEG_READ_SMALL_BYTES;
+const LARGE_MAX: usize = FREE_READS_BYTES as usize / limits::LEG_READ_BYTES;
+const SMALL_MAX: usize = FREE_READS_BYTES as usize / limits::LEG_READ_SMALL_BYTES;
 
 #[cfg(test)]
 mod tests {

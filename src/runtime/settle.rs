@@ -1,6 +1,7 @@
-//! What a shard's thread asks of the kernel for itself: its cores, the node of its memory, no signals.
+//! What a router asks of the kernel for itself: a shard's thread its cores, the node of its memory and no signals, the process its
+//! descriptors.
 //!
-//! Everything here is for the calling thread alone, and nothing of it is needed to serve: what the kernel refuses is told and survived.
+//! Nothing of it is needed to serve: what the kernel refuses is told and survived.
 
 use std::fmt;
 use std::io;
@@ -82,6 +83,29 @@ impl fmt::Display for Refused {
     }
 }
 
+/// How many descriptors the process may have open, after it was given all that it may give itself: shells and service managers
+/// begin with 1024, and a stream takes two or three.
+#[expect(unsafe_code, reason = "std has no call for the limits of a process")]
+pub fn descriptors() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel writes the struct, which is a live local, and only during the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let all = libc::rlimit {
+        rlim_cur: limit.rlim_max,
+        ..limit
+    };
+    // SAFETY: the kernel reads the struct, which is a live local, and only during the call.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const all) } {
+        0 => Ok(all.rlim_cur),
+        _ => Ok(limit.rlim_cur),
+    }
+}
+
 /// Signals go to the control thread: on a shard they would only interrupt system calls.
 /// What a fault raises on the thread itself stays deliverable.
 #[expect(unsafe_code, reason = "std has no call for a thread's signal mask")]
@@ -146,6 +170,19 @@ mod tests {
         let nowhere = "1023".parse().ok();
         let row = settled(|place| place.within = nowhere, allowed);
         assert_eq!(row, (vec![Refused::Cores], allowed()));
+    }
+
+    #[test]
+    fn descriptors_are_all_that_may_be_had() {
+        let had = descriptors().expect("a limit");
+        let limits = fs::read_to_string("/proc/self/limits").expect("ours");
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        let mut numbers = line.expect("a line").split_ascii_whitespace().skip(3);
+        let both = [numbers.next(), numbers.next()];
+        let had = had.to_string();
+        assert_eq!(both, [Some(had.as_str()); 2]);
     }
 
     // proves R-SHD-2

@@ -77,7 +77,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ),
     (
         "src/runtime/settle.rs",
-        "std has no calls for a thread's cores, memory node and signal mask",
+        "std has no calls for a thread's cores, memory node and signal mask, and the limits of a process",
     ),
     (
         "src/runtime/socket.rs",
