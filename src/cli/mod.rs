@@ -36,6 +36,7 @@ pub enum Failure {
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     init_log();
+    end_on_panic();
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) => demo::run(args),
@@ -71,6 +72,18 @@ impl fmt::Display for Failure {
             Failure::Config(why) | Failure::Failed(why) => f.write_str(why),
         }
     }
+}
+
+/// A panic of any thread is the end of the process, in every build: without one of its shards a router would go on taking
+/// connections that nobody serves. What panicked is said first. Release builds abort by themselves, and leave a core.
+fn end_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |why| {
+        say(why);
+        if cfg!(panic = "unwind") {
+            std::process::exit(1);
+        }
+    }));
 }
 
 /// Standard error, at `info` unless `NARWHAL_LOG` says otherwise (the syntax of `tracing_subscriber::EnvFilter`).

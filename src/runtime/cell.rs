@@ -330,6 +330,8 @@ impl<R: Rt> ShardCell<R> {
     /// What is due now and then. Reads the mail too, should a wake-up from another thread ever be missed.
     async fn keep_house(self: Rc<Self>, listeners: Rc<Vec<Rc<R::Listener>>>) {
         loop {
+            #[cfg(debug_assertions)]
+            super::planted::panic_when_told(self.own);
             while let Some(letter) = self.mail[self.own].try_recv() {
                 self.on_mail(letter, &listeners);
             }

@@ -24,6 +24,8 @@ pub mod clock;
 pub mod mail;
 
 mod alarms;
+#[cfg(debug_assertions)]
+mod planted;
 pub mod pool;
 mod read_buffer;
 
