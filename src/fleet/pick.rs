@@ -36,6 +36,7 @@ pub struct Candidate {
 pub struct Avoid {
     failed: Vec<EngineId>,
     producers: Vec<EngineId>,
+    doubted: Vec<EngineId>,
 }
 
 /// The legs of one attempt.
@@ -125,6 +126,13 @@ impl Avoid {
         }
     }
 
+    /// A kept connection to it was dead. That may be all, or it is gone: use it again only when no other is eligible.
+    pub fn doubt(&mut self, engine: EngineId) {
+        if !self.doubted.contains(&engine) {
+            self.doubted.push(engine);
+        }
+    }
+
     pub fn has_failed(&self, engine: EngineId) -> bool {
         self.failed.contains(&engine)
     }
@@ -132,6 +140,7 @@ impl Avoid {
     pub fn clear(&mut self) {
         self.failed.clear();
         self.producers.clear();
+        self.doubted.clear();
     }
 }
 
@@ -139,7 +148,7 @@ fn prefill<'f>(fleet: &'f [Candidate], avoid: &Avoid, rank: Rank) -> Option<&'f 
     let serves = Serves::of(fleet, Role::Prefill);
     let usable = |c: &Candidate| c.available && serves.in_a_pair(c) && !avoid.has_failed(c.id);
     best(fleet, rank, usable, |c| Cost {
-        reluctant: avoid.producers.contains(&c.id),
+        reluctant: avoid.producers.contains(&c.id) || avoid.doubted.contains(&c.id),
         ..rank.prefill_cost(c)
     })
 }
@@ -153,7 +162,7 @@ fn decode<'f>(
     let serves = Serves::of(fleet, Role::Decode);
     let usable = |c: &Candidate| c.available && serves.in_a_pair(c) && !avoid.has_failed(c.id);
     best(fleet, rank, usable, |c| Cost {
-        reluctant: c.id == producer,
+        reluctant: c.id == producer || avoid.doubted.contains(&c.id),
         ..rank.decode_cost(c)
     })
 }
@@ -399,6 +408,25 @@ mod tests {
         );
         avoid.failed(EngineId(3));
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), None);
+        avoid.clear();
+        assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(0, 2));
+    }
+
+    // proves R-FLT-4
+    #[test]
+    fn an_engine_whose_kept_connection_was_dead_comes_last() {
+        let f = fleet("P0 P1 D0 D1");
+        let mut avoid = Avoid::default();
+        avoid.doubt(EngineId(2));
+        assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(0, 3));
+        avoid.doubt(EngineId(0));
+        assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(1, 3));
+        avoid.failed(EngineId(3));
+        assert_eq!(
+            place(&f, &avoid, Rank::LeastTokens),
+            two(1, 2),
+            "it may be the only one"
+        );
         avoid.clear();
         assert_eq!(place(&f, &avoid, Rank::LeastTokens), two(0, 2));
     }

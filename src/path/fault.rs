@@ -112,11 +112,14 @@ impl Exchange {
         if cause.is_refusal() {
             return self.pass_refusal(cx, cause);
         }
-        // A socket that died between two uses says nothing about its engine, which may be the only one: the next legs
-        // of this request take new sockets. Nor does a handoff that grew old while it waited here.
+        // A socket that died between two uses proves nothing about its engine, which may be the only one: the next legs of this
+        // request take new sockets, of another engine where there is one, as this may be gone with all its sockets.
+        // A handoff that grew old while it waited here says nothing at all.
         let stale = cause == Cause::StaleSocket;
         self.fresh_sockets |= stale;
-        if !stale && cause != Cause::HandoffExpired {
+        if stale {
+            self.avoid.doubt(engine);
+        } else if cause != Cause::HandoffExpired {
             self.avoid.failed(engine);
             if let (Stage::Decode, Some(Placement::TwoLegs { prefill, .. })) =
                 (self.phase(), self.placement)
