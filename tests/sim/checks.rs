@@ -242,9 +242,11 @@ impl World {
             (handoffs.again, handoffs.astray, handoffs.no_block),
             (0, 0, 0)
         );
-        // A handoff's age counts from when its answer is read: a shard that does not run meanwhile cannot know.
+        // A handoff's age counts from when its answer is read: a shard that does not run meanwhile cannot know. Nor can it know that
+        // an engine stands still that has been asked.
         let bound = self.plan.snapshot.fleet.engine.kv_lease.is_some();
-        let on_time = handoffs.late == 0 || self.plan.chaos.stalls > 0;
+        let held_up = self.plan.chaos.stalls + self.plan.chaos.freezes > 0;
+        let on_time = handoffs.late == 0 || held_up;
         assert!(on_time || !bound, "a handoff was used after its lease");
         let deaths = self.plan.chaos.deaths + self.plan.chaos.outages;
         assert!(deaths > 0 || handoffs.no_engine == 0);

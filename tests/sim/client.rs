@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use narwhal::base::prng::Prng;
 use narwhal::base::time::Instant;
 
 use crate::answers::Answers;
@@ -56,6 +57,14 @@ enum Manner {
     Reset,
 }
 
+fn pace_of(at: Instant, every_ms: u64, bytes: usize) -> Pace {
+    Pace {
+        every: Duration::from_millis(every_ms),
+        bytes,
+        next: at,
+    }
+}
+
 impl World {
     /// A client connects to a shard.
     pub fn arrive(&mut self) {
@@ -75,16 +84,21 @@ impl World {
                 bytes: usize::MAX,
                 next: at,
             },
-            true => Pace {
-                every: Duration::from_millis(pick(chance, every)),
-                bytes: pick(chance, bytes),
-                next: at,
-            },
+            true => {
+                let every = pick(chance, every);
+                pace_of(at, every, pick(chance, bytes))
+            }
         };
         let slow_sender = on(&mut self.dice, people.slow_sender);
         let slow_reader = on(&mut self.dice, people.slow_reader);
         let sends = pace(slow_sender, &[1, 40, 700], &[1, 30, 400]);
         let reads = pace(slow_reader, &[1, 20, 400], &[40, 1_000, 20_000]);
+        // From chance of its own: one in ten of the slow ones takes a byte a second.
+        let mut drop = Prng::new(self.plan.seed ^ (i as u64) << 40 ^ 0xb17e);
+        let reads = match slow_reader && on(&mut drop, 10) {
+            true => pace_of(at, 1_000, 1),
+            false => reads,
+        };
         let leaves = on(chance, people.leaves).then(|| match chance.below(4) {
             0 => Leaves::Sent(chance.below(most as u64 + 1) as usize),
             1 => Leaves::Received(chance.below(2_000) as usize),

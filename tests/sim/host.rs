@@ -78,6 +78,9 @@ impl World {
         if self.hosts[h].closed {
             return;
         }
+        if let Some(until) = self.engine_is_frozen(self.hosts[h].engine) {
+            return self.poke(Wake::Host(h), until);
+        }
         if !self.host_reads(h) {
             return self.host_closes(h, Ending::Fin);
         }
@@ -177,7 +180,10 @@ impl World {
         let path = &bytes[head.path.clone()];
         let path = path.strip_prefix(b"/base".as_slice()).unwrap_or(path);
         let tokenizes = path == b"/tokenize";
-        let fault = self.plan.faults.of_answer(&mut self.chance);
+        let mut fault = self.plan.faults.of_answer(&mut self.chance);
+        if self.engine_winds_down(engine) {
+            fault = Some(Fault::Status500);
+        }
         if let Some(fault) = fault {
             self.cover.faults[fault as usize] += 1;
         }

@@ -149,6 +149,7 @@ fn reaches(cover: &Cover) {
         "{served_whole} answers whole, {queued} came in from a line, {waits} waits for a connection, {reused} pooled sockets, {stale} of them stale"
     );
     assert!(served_whole > 0 && queued > 0 && waits > 0 && stale > 0 && most_seats > 8);
+    assert!(cover.freezes > 0 && cover.winds_down > 0 && cover.steps_of_date > 0);
 }
 
 /// Ends that no simulated world can come to, yet.

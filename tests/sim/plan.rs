@@ -72,6 +72,12 @@ pub struct Chaos {
     pub exodus: u64,
     pub storms: u64,
     pub drains: bool,
+    /// An engine stands still: it reads and writes nothing, and goes on where it was.
+    pub freezes: u64,
+    /// An engine takes nothing new for a while: 500, while what runs goes on.
+    pub winds_down: u64,
+    /// The time of day steps, forwards or back.
+    pub steps: u64,
 }
 
 /// A fault put into the runtime's part, to see that it is found.
@@ -134,7 +140,7 @@ impl Plan {
             gap: on(c, 70).then(|| us(pick(c, &[100, 5_000, 40_000]))),
             faults: rates(c, dialect),
             people: people(c),
-            chaos: chaos(c),
+            chaos: more_chaos(seed, chaos(c)),
             ends_after: Duration::from_millis(pick(c, &[100, 2_000, 20_000])),
             hook: None,
         }
@@ -194,6 +200,25 @@ fn chaos(c: &mut Prng) -> Chaos {
         exodus: some(20, &[1]),
         storms: some(25, &[1]),
         drains: on(c, 10),
+        ..Chaos::default()
+    }
+}
+
+/// From chance of its own, so that seeds without any of it are as they were before it was thought of.
+fn more_chaos(seed: u64, chaos: Chaos) -> Chaos {
+    let mut c = Prng::new(seed ^ 0x6672_6f73_7400);
+    let mut some = |percent, most: &[u64]| {
+        if on(&mut c, percent) {
+            pick(&mut c, most)
+        } else {
+            0
+        }
+    };
+    Chaos {
+        freezes: some(12, &[1, 3]),
+        winds_down: some(10, &[1, 2]),
+        steps: some(5, &[1, 4]),
+        ..chaos
     }
 }
 

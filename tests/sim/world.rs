@@ -12,6 +12,7 @@ use narwhal::metrics::outcome::End;
 use narwhal::metrics::standing::Standing;
 use narwhal::shard::Shared;
 use narwhal::stub::engine::{self, Engine};
+use narwhal::wire::h1::encode;
 
 use crate::checks::Books;
 use crate::client::Client;
@@ -39,8 +40,10 @@ pub struct World {
     pub clients: Vec<Client>,
     pub hosts: Vec<Host>,
     pub engines: engine::World,
-    /// Until when each engine's process is gone.
+    /// Until when each engine's process is gone, stands still, or takes nothing new.
     down_until: Vec<Instant>,
+    frozen_until: Vec<Instant>,
+    winding_until: Vec<Instant>,
     /// Connections that look again without an event.
     pub woken: Vec<usize>,
     /// Handoffs that a decode leg has carried.
@@ -65,6 +68,9 @@ pub struct Cover {
     pub reused: u64,
     pub stale: u64,
     pub most_seats: u64,
+    pub freezes: u64,
+    pub winds_down: u64,
+    pub steps_of_date: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +85,10 @@ pub enum Event {
     Exodus,
     Storm,
     Drain,
+    Freeze(usize),
+    WindDown(usize),
+    /// The wall clock steps.
+    Step,
     Leave,
 }
 
@@ -96,7 +106,7 @@ impl World {
         for setup in &plan.engines {
             engines.engines.push(Engine::new(setup.clone(), now));
         }
-        let down_until = vec![Instant::ZERO; plan.engines.len()];
+        let never = vec![Instant::ZERO; plan.engines.len()];
         let mut world = World {
             now,
             chance: Prng::new(seed),
@@ -112,7 +122,9 @@ impl World {
             clients: Vec::new(),
             hosts: Vec::new(),
             engines,
-            down_until,
+            down_until: never.clone(),
+            frozen_until: never.clone(),
+            winding_until: never,
             woken: Vec::new(),
             handoffs: BTreeSet::new(),
             trace: Trace::new(wordy),
@@ -144,6 +156,9 @@ impl World {
         add(self, chaos.exodus, |_| Event::Exodus, 1);
         add(self, chaos.storms, |_| Event::Storm, 1);
         add(self, u64::from(chaos.drains), |_| Event::Drain, 1);
+        add(self, chaos.freezes, Event::Freeze, engines);
+        add(self, chaos.winds_down, Event::WindDown, engines);
+        add(self, chaos.steps, |_| Event::Step, 1);
         let end = self.now + self.plan.ends_after;
         self.plan_event(end, Event::Leave);
     }
@@ -333,6 +348,24 @@ impl World {
                     self.queue_at(at, Wake::Mail(shard));
                 }
             }
+            Event::Freeze(engine) => {
+                let ms = pick(&mut self.chance, &[40, 900, 4_000, 40_000]);
+                let until = self.now + Duration::from_millis(ms);
+                self.frozen_until[engine] = self.frozen_until[engine].max(until);
+                self.cover.freezes += 1;
+            }
+            Event::WindDown(engine) => {
+                self.winding_until[engine] = soon(self, 2_000);
+                self.cover.winds_down += 1;
+            }
+            Event::Step => {
+                // All that any part of a shard knows of it.
+                let date = encode::http_date(self.chance.below(4_000_000_000));
+                for sim in &mut self.shards {
+                    sim.shard.date = date;
+                }
+                self.cover.steps_of_date += 1;
+            }
             Event::Leave => self.everybody_leaves(),
         }
     }
@@ -341,6 +374,15 @@ impl World {
         for i in 0..self.clients.len() {
             self.client_leaves(i, true);
         }
+    }
+
+    /// Until when the engine stands still, when it does.
+    pub fn engine_is_frozen(&self, engine: usize) -> Option<Instant> {
+        Some(self.frozen_until[engine]).filter(|until| *until > self.now)
+    }
+
+    pub fn engine_winds_down(&self, engine: usize) -> bool {
+        self.winding_until[engine] > self.now
     }
 
     pub fn engine_is_down(&self, engine: usize) -> bool {
@@ -364,6 +406,9 @@ impl Default for Cover {
             reused: 0,
             stale: 0,
             most_seats: 0,
+            freezes: 0,
+            winds_down: 0,
+            steps_of_date: 0,
         }
     }
 }
@@ -382,6 +427,9 @@ impl Cover {
         self.queued += other.queued;
         self.reused += other.reused;
         self.stale += other.stale;
+        self.freezes += other.freezes;
+        self.winds_down += other.winds_down;
+        self.steps_of_date += other.steps_of_date;
         self.most_seats = self.most_seats.max(other.most_seats);
     }
 }
