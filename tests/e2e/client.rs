@@ -216,7 +216,7 @@ impl Client {
 }
 
 /// Reads once. A process that was stopped and goes on finds its bounded reads interrupted (signal(7)): that is no end.
-pub fn read_uninterrupted(stream: &mut TcpStream, some: &mut [u8]) -> std::io::Result<usize> {
+pub fn read_uninterrupted(stream: &mut impl Read, some: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.read(some) {
             Err(e) if e.kind() == ErrorKind::Interrupted => {}

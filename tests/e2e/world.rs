@@ -103,6 +103,10 @@ pub struct Fleet {
     pub await_ready: bool,
     /// What stands before https engines.
     pub front: Option<Arc<Front>>,
+    /// Where the engines are, when they are not scripted ones.
+    pub ports: Vec<u16>,
+    /// What the router's environment has beside ours.
+    pub env: Vec<(String, String)>,
 }
 
 impl Fleet {
@@ -137,6 +141,8 @@ impl Fleet {
             script: json!({}),
             await_ready: true,
             front: None,
+            ports: Vec::new(),
+            env: Vec::new(),
         }
     }
 
@@ -167,8 +173,10 @@ impl Fleet {
         fleet
     }
 
+    /// How many scripted ones it takes.
     fn engines(&self) -> usize {
-        self.file["engines"].as_array().map_or(0, Vec::len)
+        let all = self.file["engines"].as_array().map_or(0, Vec::len);
+        if self.ports.is_empty() { all } else { 0 }
     }
 }
 
@@ -211,6 +219,7 @@ impl World {
                     .iter()
                     .map(|arg| arg.replace("@DIR", &dir.display().to_string())),
             )
+            .envs(fleet.env.iter().cloned())
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -462,7 +471,7 @@ fn cpu(setup: Setup, number: usize) -> Vec<String> {
 /// Where the router finds each engine, and whom it is to trust there.
 fn doors(dir: &Path, fleet: &Fleet, engines: &Engines) -> Vec<u16> {
     let Some(front) = &fleet.front else {
-        return engines.ports.clone();
+        return [&engines.ports[..], &fleet.ports].concat();
     };
     fs::write(dir.join("ca.pem"), &front.authority).expect("an authority");
     engines.ports.iter().map(|port| front.open(*port)).collect()

@@ -23,12 +23,20 @@ const LONG_FILES: &[(&str, usize, &str)] = &[(
 )];
 
 /// A file, a function, its lines at most, why.
-const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[(
-    "src/runtime/drive.rs",
-    "connection",
-    160,
-    "one task: its futures live on its stack and borrow each other",
-)];
+const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
+    (
+        "src/cli/router.rs",
+        "start",
+        81,
+        "the order of the start, told once",
+    ),
+    (
+        "src/runtime/drive.rs",
+        "connection",
+        160,
+        "one task: its futures live on its stack and borrow each other",
+    ),
+];
 
 /// A file, the width of its lines, why.
 const WIDE_FILES: &[(&str, usize, &str)] = &[
