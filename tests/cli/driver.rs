@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use narwhal::runtime::boot::{DriverChoice, choose_driver};
+use serde_json::json;
 
 use crate::child::{Child, address, narwhal};
 use crate::files::fleet_file;
@@ -10,7 +11,11 @@ use crate::http;
 use crate::seccomp::deny_io_uring;
 
 fn serve(driver: &str, errno: i32) -> Command {
-    let fleet = fleet_file("driver", "json", crate::serve::FLEET);
+    serve_fleet(driver, errno, crate::serve::FLEET)
+}
+
+fn serve_fleet(driver: &str, errno: i32, text: &str) -> Command {
+    let fleet = fleet_file("driver", "json", text);
     let mut command = narwhal(&["serve", "--listen", "127.0.0.1:0", "--driver", driver]);
     command.arg("--fleet").arg(fleet);
     deny_io_uring(&mut command, errno);
@@ -26,11 +31,30 @@ fn where_io_uring_is_denied_it_is_refused_by_name_and_auto_runs_on_epoll() {
         let told = "narwhal: driver: io_uring is not available here";
         assert!(ended.err.contains(told), "{name}: {}", ended.err);
 
-        let mut child = Child::start(serve("auto", errno));
+        let mut engine = Child::start(narwhal(&[
+            "engine",
+            "--listen",
+            "127.0.0.1:0",
+            "--model",
+            "m",
+        ]));
+        let engine_at = address(&engine.out_line("on http://"));
+        let text = crate::serve::FLEET.replace("127.0.0.1:9", &engine_at.to_string());
+        let mut child = Child::start(serve_fleet("auto", errno, &text));
         child.err_line("io_uring is not available, running on epoll");
         child.err_line("on epoll");
         let at = address(&child.err_line("listening on http://"));
         assert_eq!(http::get(at, "/health").status, 200);
+        for stream in [true, false] {
+            let ask = json!({"prompt": [1, 2, 3], "max_tokens": 9, "stream": stream});
+            let answer = http::post(at, "/v1/completions", &ask);
+            if stream {
+                assert_eq!(answer.events().len(), 9, "{name}");
+            } else {
+                let counted = &answer.json()["usage"]["completion_tokens"];
+                assert_eq!(counted, &json!(9), "{name}");
+            }
+        }
         child.signal("INT");
         // The second signal does not wait for the drain.
         child.err_line("draining");
