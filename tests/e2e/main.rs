@@ -16,6 +16,7 @@ mod cancel;
 mod cases;
 mod client;
 mod engine;
+mod faults;
 mod fixtures;
 mod front;
 mod generation;

@@ -69,7 +69,8 @@ impl Machine {
         let (mut received, mut asked) = (Vec::new(), Vec::new());
         assert!(conn.client_reads(), "a new connection is read");
         conn.client_bytes(&mut self.shard, self.now, request);
-        let mut leg = self.pump(&mut conn, &mut received, &mut asked);
+        let mut leg = false;
+        self.pump(&mut conn, &mut received, &mut asked, &mut leg);
         if leg {
             conn.leg_connected(0);
             conn.leg_sent(&self.shard, self.now, 0, false);
@@ -83,19 +84,19 @@ impl Machine {
                 "the client takes all: the engine is read"
             );
             conn.leg_bytes(&mut self.shard, self.now, 0, piece);
-            leg &= self.pump(&mut conn, &mut received, &mut asked);
+            self.pump(&mut conn, &mut received, &mut asked, &mut leg);
         }
         if leg && ends {
             conn.leg_eof(&mut self.shard, self.now, 0);
-            self.pump(&mut conn, &mut received, &mut asked);
+            self.pump(&mut conn, &mut received, &mut asked, &mut leg);
         }
         assert!(conn.view().exchange.is_none(), "no end");
         conn.client_end(&mut self.shard, self.now);
-        self.pump(&mut conn, &mut received, &mut asked);
-        if !conn.is_closed() {
-            // What is left of the leg.
+        self.pump(&mut conn, &mut received, &mut asked, &mut leg);
+        if leg {
+            // It was only to be kept.
             conn.leg_eof(&mut self.shard, self.now, 0);
-            self.pump(&mut conn, &mut received, &mut asked);
+            self.pump(&mut conn, &mut received, &mut asked, &mut leg);
         }
         assert!(conn.is_closed(), "a connection that stays");
         self.check_rest();
@@ -109,18 +110,23 @@ impl Machine {
         }
     }
 
-    /// Does what is wanted; whether the leg is open after that.
-    fn pump(&mut self, conn: &mut Connection, received: &mut Vec<u8>, asked: &mut Vec<u8>) -> bool {
-        let mut open = true;
+    /// Does what is wanted.
+    fn pump(
+        &mut self,
+        conn: &mut Connection,
+        received: &mut Vec<u8>,
+        asked: &mut Vec<u8>,
+        leg: &mut bool,
+    ) {
         while let Some((slot, command)) = conn.next_command(&self.shard) {
             assert_eq!(slot, 0, "one leg");
             match command {
                 LegCommand::Open { request, .. } => {
                     asked.clone_from(&request);
                     self.shard.give_buffer(request);
-                    open = true;
+                    *leg = true;
                 }
-                LegCommand::Close | LegCommand::Park => open = false,
+                LegCommand::Close | LegCommand::Park => *leg = false,
             }
         }
         if let Some((buf, from)) = conn.take_output(&self.shard, self.now) {
@@ -128,7 +134,6 @@ impl Machine {
             conn.client_written(&mut self.shard, self.now, buf);
         }
         let _ = conn.wants_shutdown();
-        open && conn.view().exchange.is_some() || open && conn.leg_reads(0)
     }
 
     fn check_rest(&self) {
