@@ -14,17 +14,21 @@ use narwhal::{config, path, stub, wire};
 
 type Body = fn(&[u8]);
 
-const TARGETS: [(&str, Body); 17] = [
+const TARGETS: [(&str, Body); 21] = [
     ("assembly", path::assemble::fuzzing::fuzz),
     ("body_framing", wire::h1::body::fuzzing::fuzz),
     ("engine_message", wire::openai::fuzzing::engine_message),
     ("engine_url", config::fuzzing::fuzz_url),
     ("event_facts", wire::event::fuzzing::fuzz),
+    ("fault_script", stub::faults::fuzzing::fuzz),
     ("fleet_file", config::fuzzing::fuzz),
     ("json", wire::json::fuzzing::fuzz),
     ("leg_answers", wire::dialect::vllm::fuzzing::answers),
     ("legs", wire::dialect::vllm::fuzzing::legs),
+    ("legs_beside", wire::dialect::sglang::fuzzing::legs),
+    ("legs_plain", wire::dialect::openai::fuzzing::legs),
     ("path", path::fuzzing::fuzz),
+    ("profile_file", config::fuzzing::fuzz_profiles),
     ("prompt_prefix", wire::prefix::fuzzing::fuzz),
     ("request_checks", wire::openai::fuzzing::check_body),
     ("request_head", wire::h1::head::fuzzing::request),
@@ -81,8 +85,8 @@ macro_rules! replay {
 }
 
 replay! {
-    assembly body_framing engine_message engine_url event_facts fleet_file json leg_answers legs path prompt_prefix request_checks
-    request_head response_head splice sse_lines stub_request
+    assembly body_framing engine_message engine_url event_facts fault_script fleet_file json leg_answers legs legs_beside legs_plain path
+    profile_file prompt_prefix request_checks request_head response_head splice sse_lines stub_request
 }
 
 #[expect(

@@ -161,6 +161,7 @@ const FILE_BYTES_MAX: usize = 4 << 20;
 pub mod fuzzing {
     use super::{Format, parse_bytes};
 
+    pub use super::profiles::fuzzing::fuzz as fuzz_profiles;
     pub use super::url::fuzzing::fuzz as fuzz_url;
 
     /// Any text, as JSON and as TOML: a fleet or faults, no panic; faults have places inside the text and one line each.

@@ -170,6 +170,51 @@ fn seconds(value: f64) -> f64 {
     }
 }
 
+#[doc(hidden)]
+pub mod fuzzing {
+    use super::{Curves, parse};
+    use crate::config::Format;
+
+    /// Any text, as JSON and as TOML: profiles or faults, no panic. What is read keeps its bounds and its prices are times; faults have
+    /// places inside the text and one line each.
+    pub fn fuzz(data: &[u8]) {
+        let text = String::from_utf8_lossy(data);
+        for format in [Format::Json, Format::Toml] {
+            let errors = match parse("f", &text, format) {
+                Ok(profiles) => {
+                    for (n, profile) in profiles.iter().enumerate() {
+                        let others = &profiles[n + 1..];
+                        assert!(others.iter().all(|other| other.iid != profile.iid));
+                        check(&profile.curves);
+                    }
+                    continue;
+                }
+                Err(errors) => errors,
+            };
+            assert!(!errors.0.is_empty());
+            let lines = text.bytes().filter(|b| *b == b'\n').count() + 1;
+            assert!(errors.0.iter().all(|e| e.line <= lines));
+            assert_eq!(errors.to_string().lines().count(), errors.0.len());
+        }
+    }
+
+    fn check(curves: &Curves) {
+        let (least, most) = (curves.decode_min_kv_tokens, curves.decode_max_kv_tokens);
+        assert!(1 <= least && least <= most);
+        assert!(1 <= curves.decode_min_requests);
+        assert!(curves.decode_min_requests <= curves.decode_max_requests);
+        for n in [0, 1, 4_096, 1 << 40, u64::MAX] {
+            for seconds in [curves.prefill_s(n), curves.interval_s(n, n)] {
+                assert!((0.0..=86_400.0).contains(&seconds), "{seconds}");
+            }
+            for (correction, target_s) in [(1.0, 0.05), (0.5, 0.0), (2.0, 1e9)] {
+                let room = curves.headroom_tokens(correction, n, target_s);
+                assert!((least as f64..=most as f64).contains(&room), "{room}");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +256,16 @@ mod tests {
             ..p
         };
         assert_eq!((odd.prefill_s(1), odd.interval_s(1, 1)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn seeds_of_the_fuzz_body() {
+        fuzzing::fuzz(file(ROW).as_bytes());
+        fuzzing::fuzz(file(&format!("{ROW}}},{{{ROW}")).as_bytes());
+        fuzzing::fuzz(file(&ROW.replace("1e-6", "-1e6")).as_bytes());
+        for seed in ["", "[", "profiles = 5", "{\"profiles\":[[]]}"] {
+            fuzzing::fuzz(seed.as_bytes());
+        }
     }
 
     // proves R-SCH-1

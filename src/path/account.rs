@@ -10,6 +10,7 @@ use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use super::timers::Timer;
 use crate::base::time::Instant;
+use crate::fleet::pick::Placement;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::End;
@@ -47,6 +48,11 @@ impl Exchange {
             prompt_tokens: Some(self.prompt_tokens),
             completion_tokens: self.relay.tokens,
         };
+        if let Some(Placement::TwoLegs { .. }) = self.placement {
+            let held = self.handoff.cached_tokens;
+            let held = held.map(|tokens| format!("{{\"cached_tokens\":{tokens}}}"));
+            assembly.replace_prompt_details(held.as_deref().map(str::as_bytes));
+        }
         let mut body = cx.shard.take_buffer();
         match assembly.finish(&mut body, usage) {
             Ok(()) => {

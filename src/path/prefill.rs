@@ -63,6 +63,7 @@ impl Exchange {
         }
         self.release_prefill(cx);
         self.marks.prefilled = cx.now;
+        self.handoff.cached_tokens = answer.cached_tokens;
         if self.room.is_some() {
             // The decode leg is on its way, or has brought tokens already.
             return;

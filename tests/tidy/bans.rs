@@ -236,10 +236,13 @@ fn unsafes(file: &File) -> Vec<Fault> {
             continue;
         }
         found = true;
-        let above = &file.lines[number.saturating_sub(1 + SAFETY_LINES)..number];
+        // An argument is for one `unsafe`: it does not reach past another.
+        let other = |line: &&Line| words(&line.code, "unsafe").next().is_none();
+        let before = file.lines[..number - 1].iter().rev().take(SAFETY_LINES);
+        let mut above = before.take_while(other).chain([line]);
         if !listed {
             faults.push(file.fault(number, "`unsafe` in a file that is not listed for it"));
-        } else if !above.iter().any(|line| line.comment.contains("SAFETY:")) {
+        } else if !above.any(|line| line.comment.contains("SAFETY:")) {
             faults.push(file.fault(number, "`unsafe` without `// SAFETY:` above it"));
         }
     }
@@ -330,6 +333,11 @@ fn each_banned_word_is_seen() {
         (
             "src/runtime/settle.rs",
             "unsafe { f() }",
+            "without `// SAFETY:`",
+        ),
+        (
+            "src/runtime/settle.rs",
+            "// SAFETY: fine\nunsafe { f() }\nunsafe { g() }",
             "without `// SAFETY:`",
         ),
         ("src/runtime/settle.rs", "fn f() {}", "take it off the list"),

@@ -172,14 +172,18 @@ fn usage_without_details(
     }
     let mut walk = c.object()?;
     let mut w = Writer::open(out);
+    let mut told = false;
     while let Some(key) = c.key(&mut walk)? {
         let value = c.skip()?;
-        if !key.is("prompt_tokens_details") {
+        if key.is("prompt_tokens_details") {
+            told = &raw[value] != b"null";
+        } else {
             w.raw_key(key.raw);
             w.out.extend_from_slice(&raw[value]);
         }
     }
-    if let Some(details) = producer {
+    // Who is not asked for details gets none.
+    if let Some(details) = producer.filter(|_| told) {
         w.key("prompt_tokens_details");
         w.out.extend_from_slice(details);
     }
