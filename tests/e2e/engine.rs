@@ -80,6 +80,7 @@ struct Shared {
 /// A connection as others see it.
 struct Line {
     stream: TcpStream,
+    /// It has not answered yet, or has a request again.
     busy: AtomicBool,
 }
 
@@ -137,7 +138,7 @@ impl Engines {
             .map_or(0, |at_work| at_work.1)
     }
 
-    /// Closes every connection that waits for a request, as engines do after some idle seconds.
+    /// Closes every connection that waits for another request, as engines do after some idle seconds.
     pub fn close_idle(&self) {
         for line in lock(&self.shared.connections).iter() {
             if !line.busy.load(Ordering::SeqCst) {
@@ -222,7 +223,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, engine: usize, port: u16
             };
             let line = Arc::new(Line {
                 stream: clone,
-                busy: AtomicBool::new(false),
+                busy: AtomicBool::new(true),
             });
             lock(&shared.connections).push(Arc::clone(&line));
             let _ = stream.set_nodelay(true);

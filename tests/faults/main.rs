@@ -2,7 +2,12 @@
 //!
 //! The same table is played on sockets by the tests of the running binary (`tests/e2e`). Owns nothing.
 
+#[path = "../placement/fleet.rs"]
+mod fleet;
+
+mod later;
 mod machine;
+mod memory;
 mod notation;
 mod streams;
 mod verdict;

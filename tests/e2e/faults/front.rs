@@ -232,7 +232,10 @@ fn late_probes_do_not_take_a_working_engine_out() {
         let order = [
             &late, &good, &good, &late, &late, &good, &good, &good, &good, &good,
         ];
-        world.engines.script(&json!({"health": order.repeat(20)}));
+        for engine in 0..4 {
+            let key = format!("health@{engine}");
+            world.engines.script(&json!({key: order.repeat(20)}));
+        }
         let live = |world: &World| number(&world.state(), "/health/available_instances");
         for n in 0..30 {
             served(
@@ -324,7 +327,8 @@ fn sockets_that_die_between_requests_are_no_ones_fault() {
     const ROUNDS: usize = 150;
     let setups: Vec<Setup> = Setup::all().into_iter().filter(|s| s.shards == 1).collect();
     in_each(&setups, |setup| {
-        let world = World::start(setup, &Fleet::pair());
+        let fleet = Fleet::pair().with("serving", "max_attempts", 3);
+        let world = World::start(setup, &fleet);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let closer = scope.spawn(|| {
