@@ -333,9 +333,13 @@ impl Serving<'_> {
         let (_method, target) = (words.next(), words.next().unwrap_or("/"));
         let path = target.split('?').next().unwrap_or(target).to_owned();
         let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
+        // There is JSON that this reader does not take; what our decode legs ask for is told by it too.
+        let asks = b"\"stream_interval\":1";
+        let unread = body.is_null() && raw.windows(asks.len()).any(|w| w == asks);
+        let streams = body["stream"] == true || unread;
         let leg = match path.as_str() {
             "/tokenize" => Some("tokenize"),
-            "/v1/completions" | "/v1/chat/completions" if body["stream"] == true => Some("decode"),
+            "/v1/completions" | "/v1/chat/completions" if streams => Some("decode"),
             "/v1/completions" | "/v1/chat/completions" => Some("prefill"),
             "/health" => Some("health"),
             "/v1/models" => Some("models"),

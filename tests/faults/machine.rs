@@ -30,8 +30,6 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// Ids that were counted.
     pub tokens: u64,
-    /// The leg's request.
-    pub asked: Vec<u8>,
 }
 
 /// One engine for both legs, prompts estimated: one leg a request, and one attempt.
@@ -66,11 +64,11 @@ impl Machine {
         let before = self.ledger.peek(Cell::DecodeTokensObserved);
         self.connections += 1;
         let mut conn = Connection::new(&mut self.shard, self.now, self.connections, true);
-        let (mut received, mut asked) = (Vec::new(), Vec::new());
+        let mut received = Vec::new();
         assert!(conn.client_reads(), "a new connection is read");
         conn.client_bytes(&mut self.shard, self.now, request);
         let mut leg = false;
-        self.pump(&mut conn, &mut received, &mut asked, &mut leg);
+        self.pump(&mut conn, &mut received, &mut leg);
         if leg {
             conn.leg_connected(0);
             conn.leg_sent(&self.shard, self.now, 0, false);
@@ -84,19 +82,19 @@ impl Machine {
                 "the client takes all: the engine is read"
             );
             conn.leg_bytes(&mut self.shard, self.now, 0, piece);
-            self.pump(&mut conn, &mut received, &mut asked, &mut leg);
+            self.pump(&mut conn, &mut received, &mut leg);
         }
         if leg && ends {
             conn.leg_eof(&mut self.shard, self.now, 0);
-            self.pump(&mut conn, &mut received, &mut asked, &mut leg);
+            self.pump(&mut conn, &mut received, &mut leg);
         }
         assert!(conn.view().exchange.is_none(), "no end");
         conn.client_end(&mut self.shard, self.now);
-        self.pump(&mut conn, &mut received, &mut asked, &mut leg);
+        self.pump(&mut conn, &mut received, &mut leg);
         if leg {
             // It was only to be kept.
             conn.leg_eof(&mut self.shard, self.now, 0);
-            self.pump(&mut conn, &mut received, &mut asked, &mut leg);
+            self.pump(&mut conn, &mut received, &mut leg);
         }
         assert!(conn.is_closed(), "a connection that stays");
         self.check_rest();
@@ -106,23 +104,15 @@ impl Machine {
             head,
             body,
             tokens: self.ledger.peek(Cell::DecodeTokensObserved) - before,
-            asked,
         }
     }
 
     /// Does what is wanted.
-    fn pump(
-        &mut self,
-        conn: &mut Connection,
-        received: &mut Vec<u8>,
-        asked: &mut Vec<u8>,
-        leg: &mut bool,
-    ) {
+    fn pump(&mut self, conn: &mut Connection, received: &mut Vec<u8>, leg: &mut bool) {
         while let Some((slot, command)) = conn.next_command(&self.shard) {
             assert_eq!(slot, 0, "one leg");
             match command {
                 LegCommand::Open { request, .. } => {
-                    asked.clone_from(&request);
                     self.shard.give_buffer(request);
                     *leg = true;
                 }

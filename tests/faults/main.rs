@@ -12,6 +12,8 @@ mod notation;
 mod streams;
 mod verdict;
 
+use std::sync::Mutex;
+
 use machine::{Answer, Machine};
 use streams::Row;
 use verdict::Got;
@@ -48,7 +50,7 @@ fn request(row: &Row, stream: bool) -> Vec<u8> {
         .into_bytes()
 }
 
-fn judge(row: &Row, stream: bool, how: &str, answer: &Answer) {
+fn judge(row: &Row, stream: bool, how: &str, answer: &Answer) -> Result<(), String> {
     let field = |name: &str| answer.head.lines().find_map(|line| line.strip_prefix(name));
     let got = Got {
         status: answer.status,
@@ -57,25 +59,30 @@ fn judge(row: &Row, stream: bool, how: &str, answer: &Answer) {
         body: &answer.body,
         tokens: answer.tokens,
     };
-    if let Err(why) = row.judge(stream, &got) {
-        panic!("{how}: {why}");
-    }
+    let verdict = row.judge(stream, &got);
+    verdict.map_err(|why| format!("{how}: {why}"))
 }
 
-/// Rows are shared between as many threads as there are cores.
-fn each_row(what: impl Fn(&mut Machine, &Row) + Sync) {
+/// Rows are shared between as many threads as there are cores. Of each, the first fault is told.
+fn each_row(what: impl Fn(&mut Machine, &Row) -> Result<(), String> + Sync) {
     let rows = streams::rows();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let faults = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for first in 0..threads {
-            let (rows, what) = (&rows, &what);
+            let (rows, what, faults) = (&rows, &what, &faults);
             scope.spawn(move || {
                 let mut machine = Machine::new();
-                let mine = rows.iter().skip(first).step_by(threads);
-                mine.for_each(|row| what(&mut machine, row));
+                for row in rows.iter().skip(first).step_by(threads) {
+                    if let Err(why) = what(&mut machine, row) {
+                        faults.lock().expect("no thread died").push(why);
+                    }
+                }
             });
         }
     });
+    let faults = faults.into_inner().expect("no thread died");
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n\n"));
 }
 
 // proves R-SSE-1, R-SSE-2, R-SSE-3, R-SSE-4, R-SSE-5, R-ASM-1, R-ASM-2, R-ASM-3, R-TOK-1, R-TOK-2, R-TOK-3, R-FLT-1, R-FLT-2, R-FLT-3
@@ -86,11 +93,12 @@ fn every_framing_gives_the_right_answer() {
             let request = request(row, stream);
             for (n, (wire, ends)) in framings(&row.engine).iter().enumerate() {
                 let whole = machine.ask(&request, [&wire[..]], *ends);
-                judge(row, stream, &format!("framing {n}, whole"), &whole);
+                judge(row, stream, &format!("framing {n}, whole"), &whole)?;
                 let bytes = machine.ask(&request, wire.chunks(1), *ends);
-                judge(row, stream, &format!("framing {n}, byte by byte"), &bytes);
+                judge(row, stream, &format!("framing {n}, byte by byte"), &bytes)?;
             }
         }
+        Ok(())
     });
 }
 
@@ -104,9 +112,10 @@ fn every_cut_gives_the_right_answer() {
             for at in 1..wire.len() {
                 let (first, rest) = wire.split_at(at);
                 let answer = machine.ask(&request, [first, rest], ends);
-                judge(row, stream, &format!("cut at {at}"), &answer);
+                judge(row, stream, &format!("cut at {at}"), &answer)?;
             }
         }
+        Ok(())
     });
 }
 

@@ -96,7 +96,9 @@ impl Row {
         if !self.usage.is_null() && answer["usage"] != self.usage {
             return Err(format!("not {}", self.usage));
         }
-        if self.usage.is_null() && answer["usage"]["completion_tokens"] != self.tokens {
+        // The engine's own word wins, where it gave one.
+        let says = self.engine.windows(9).any(|w| w == b"\"usage\":{");
+        if !says && answer["usage"]["completion_tokens"] != self.tokens {
             return Err("its own count is wrong".to_owned());
         }
         Ok(())

@@ -130,6 +130,8 @@ fn chunks_are_what_they_say() {
         "5;a=\"x\r\ny\"\r\nhello\r\n0\r\n\r\n",
         "5;a=\u{1}\r\nhello\r\n0\r\n\r\n",
         "5;a\nb\r\nhello\r\n0\r\n\r\n",
+        "5 \r\nhello\r\n0\r\n\r\n",
+        "5\t\r\nhello\r\n0\r\n\r\n",
         "5 5\r\nhello\r\n0\r\n\r\n",
         "5\r\nhello\r\n0\r\nbad trailer\r\n\r\n",
         "5\r\nhello\r\n0\r\nx: y\n\r\n",
@@ -169,7 +171,6 @@ fn chunks_are_what_they_say() {
             (" ;a=1", ""),
             (";a", ""),
             (";a=\"b;c\\\"\"", ""),
-            ("\t", ""),
             ("", "000"),
             (";a=1;b=2", "0"),
         ] {
@@ -284,7 +285,7 @@ fn expectations_are_met_or_refused() {
         client.send(&asks("100-continue", &over));
         refused(&client.answer(), 413, "request_too_large", "over the limit");
         assert!(client.ends_within(PATIENCE));
-        for expect in ["foo", "100-continue, foo", "100", ""] {
+        for expect in ["foo", "100-continue, foo", "100"] {
             let mut client = world.connect();
             client.send(&asks(expect, "2"));
             let answer = client.answer();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::client::{self, Client, PATIENCE, get, head};
 use super::super::engine::lock;
-use super::super::world::{Fleet, World, everywhere, number};
+use super::super::world::{Fleet, Setup, World, everywhere, in_each, number};
 use super::notation::DONE;
 use super::relay::resident_bytes;
 use super::{TEXT, counted, event, once, served};
@@ -69,7 +69,7 @@ fn work_spreads_evenly_after_an_engine_came_back() {
     });
 }
 
-const STALLED: usize = 60;
+const STALLED: usize = 40;
 /// The stated window of a stream: the client's buffer, one read of the engine and what assembling the answer takes around them.
 const WINDOW_BYTES: usize = 256 << 10;
 
@@ -77,7 +77,9 @@ const WINDOW_BYTES: usize = 256 << 10;
 // proves R-HTTP-7
 #[test]
 fn streams_that_nobody_reads_hold_their_window() {
-    everywhere(|setup| {
+    // A stream is one shard's, whatever others there are.
+    let setups: Vec<Setup> = Setup::all().into_iter().filter(|s| s.shards == 1).collect();
+    in_each(&setups, |setup| {
         let fleet = once(Fleet::pair())
             .with("serving", "max_connections", 200)
             .with("engine", "decode_read_timeout_s", 0);
@@ -91,6 +93,9 @@ fn streams_that_nobody_reads_hold_their_window() {
         let clients: Vec<Client> = (0..STALLED)
             .map(|_| {
                 let mut client = world.connect();
+                // Little is on its way that the kernel holds.
+                let small = socket2::SockRef::from(&client.stream);
+                small.set_recv_buffer_size(16 << 10).expect("a size");
                 client.send(&client::post(TEXT, &counted(true)));
                 client
             })
@@ -151,7 +156,10 @@ fn a_slow_engine_is_not_the_clients_fault() {
                     let small = socket2::SockRef::from(&stream);
                     let _ = small.set_recv_buffer_size(16 << 10);
                     let (mut all, mut some) = (Vec::new(), vec![0; 128 << 10]);
-                    while !all.ends_with(b"\"end\":1}") {
+                    while !all[all.len().saturating_sub(400)..]
+                        .windows(7)
+                        .any(|w| w == b"\"end\":1")
+                    {
                         match stream.read(&mut some) {
                             Ok(n) if n > 0 => all.extend_from_slice(&some[..n]),
                             _ => return,
