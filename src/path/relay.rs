@@ -342,9 +342,12 @@ impl Sink<'_> {
         if !self.relay.started {
             return;
         }
-        // Fields without events would gather without end: they are dropped at the bound.
+        // Fields without events would gather without end: they are dropped at the bound, and a line over it is none to keep.
         if self.relay.prefix.len() + line.len() > limits::CLIENT_BUFFER_BYTES {
             self.relay.prefix.clear();
+        }
+        if line.len() > limits::CLIENT_BUFFER_BYTES {
+            return;
         }
         self.relay.prefix.extend_from_slice(line);
         self.relay.prefix.push(b'\n');

@@ -119,6 +119,38 @@ fn every_cut_gives_the_right_answer() {
     });
 }
 
+/// Lines beside the data are kept for their event up to a bound, and one line may not be over it either.
+// proves R-SSE-3
+#[test]
+fn long_lines_beside_the_data_are_dropped() {
+    use notation::{DONE, said};
+    let (a, b) = (said("a"), said("b"));
+    let long = "x".repeat(40_000);
+    // What stands between two events, and whether it goes on.
+    let rows = [
+        (format!(": {}\n\n", "x".repeat(30_000)), true),
+        (format!(": {long}\n\n"), false),
+        (format!("id: {long}\n"), false),
+        (format!("event: {long}\n: {long}\n"), false),
+        (format!("id: {}\n", "x".repeat(1000)).repeat(40), false),
+    ];
+    let mut machine = Machine::new();
+    let row = &streams::rows()[0];
+    for (between, passes) in rows {
+        let engine = format!("{a}{between}{b}{DONE}");
+        let [(wire, ends), ..] = framings(engine.as_bytes());
+        for piece in [wire.len(), 1, 777, 30_000] {
+            let answer = machine.ask(&request(row, true), wire.chunks(piece), ends);
+            let text = String::from_utf8_lossy(&answer.body);
+            let kept = text.matches('x').count();
+            assert_eq!(kept > 20_000, passes, "{kept}");
+            assert!(kept <= 32_768, "{kept}");
+            assert!(text.ends_with(DONE));
+            assert_eq!(answer.tokens, 2);
+        }
+    }
+}
+
 /// An engine that goes before the end of its body, at whatever byte, was no success: only the terminator is one.
 // proves R-SSE-5, R-FLT-2, R-FLT-3
 #[test]
