@@ -14,9 +14,10 @@ use narwhal::{config, path, stub, wire};
 
 type Body = fn(&[u8]);
 
-const TARGETS: [(&str, Body); 21] = [
+const TARGETS: [(&str, Body); 22] = [
     ("assembly", path::assemble::fuzzing::fuzz),
     ("body_framing", wire::h1::body::fuzzing::fuzz),
+    ("client_keys", config::fuzzing::fuzz_keys),
     ("engine_message", wire::openai::fuzzing::engine_message),
     ("engine_url", config::fuzzing::fuzz_url),
     ("event_facts", wire::event::fuzzing::fuzz),
@@ -85,7 +86,7 @@ macro_rules! replay {
 }
 
 replay! {
-    assembly body_framing engine_message engine_url event_facts fault_script fleet_file json leg_answers legs legs_beside legs_plain path
+    assembly body_framing client_keys engine_message engine_url event_facts fault_script fleet_file json leg_answers legs legs_beside legs_plain path
     profile_file prompt_prefix request_checks request_head response_head splice sse_lines stub_request
 }
 

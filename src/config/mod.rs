@@ -159,10 +159,47 @@ const FILE_BYTES_MAX: usize = 4 << 20;
 
 #[doc(hidden)]
 pub mod fuzzing {
+    use super::credentials::ApiKeys;
     use super::{Format, parse_bytes};
 
     pub use super::profiles::fuzzing::fuzz as fuzz_profiles;
     pub use super::url::fuzzing::fuzz as fuzz_url;
+
+    /// Any text as a file of client keys: as many keys as there are different hashes, or one line for each that is none. Nobody gets in by
+    /// the file itself.
+    pub fn fuzz_keys(data: &[u8]) {
+        let text = String::from_utf8_lossy(data);
+        let lines = text.split('\n').map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let first = |line: &'_ str| line.split_ascii_whitespace().next().map(str::to_lowercase);
+        let words: Vec<String> = lines.filter_map(first).collect();
+        let is_hash = |word: &str| {
+            let hex = word.strip_prefix("sha256:").unwrap_or(word);
+            hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())
+        };
+        let wrong = words.iter().filter(|word| !is_hash(word)).count();
+        match ApiKeys::parse("f", &text) {
+            Ok(keys) => {
+                let mut hashes: Vec<&str> =
+                    words.iter().map(|word| &word[word.len() - 64..]).collect();
+                hashes.sort_unstable();
+                hashes.dedup();
+                assert_eq!((wrong, keys.count()), (0, hashes.len()));
+                assert!(words.iter().all(|word| !keys.open_to(word.as_bytes())));
+            }
+            Err(errors) => {
+                assert!(wrong > 0 || words.is_empty());
+                assert_eq!(errors.to_string().lines().count(), errors.0.len());
+                // It may be a key.
+                let said = errors.to_string();
+                assert!(
+                    words
+                        .iter()
+                        .all(|word| word.len() < 12 || !said.contains(word.as_str()))
+                );
+            }
+        }
+    }
 
     /// Any text, as JSON and as TOML: a fleet or faults, no panic; faults have places inside the text and one line each.
     pub fn fuzz(data: &[u8]) {

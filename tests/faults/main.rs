@@ -12,8 +12,6 @@ mod notation;
 mod streams;
 mod verdict;
 
-use std::sync::Mutex;
-
 use machine::{Answer, Machine};
 use streams::Row;
 use verdict::Got;
@@ -67,21 +65,20 @@ fn judge(row: &Row, stream: bool, how: &str, answer: &Answer) -> Result<(), Stri
 fn each_row(what: impl Fn(&mut Machine, &Row) -> Result<(), String> + Sync) {
     let rows = streams::rows();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let faults = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for first in 0..threads {
-            let (rows, what, faults) = (&rows, &what, &faults);
-            scope.spawn(move || {
-                let mut machine = Machine::new();
-                for row in rows.iter().skip(first).step_by(threads) {
-                    if let Err(why) = what(&mut machine, row) {
-                        faults.lock().expect("no thread died").push(why);
-                    }
-                }
-            });
-        }
+    let part = &|first: usize| {
+        let mut machine = Machine::new();
+        let mine = rows.iter().skip(first).step_by(threads);
+        let verdicts = mine.map(|row| what(&mut machine, row).err());
+        verdicts.flatten().collect::<Vec<_>>()
+    };
+    let faults: Vec<String> = std::thread::scope(|scope| {
+        let parts = (0..threads).map(|first| scope.spawn(move || part(first)));
+        let parts: Vec<_> = parts.collect();
+        let joined = parts.into_iter().map(|part| part.join());
+        joined
+            .flat_map(|part| part.expect("a part is played"))
+            .collect()
     });
-    let faults = faults.into_inner().expect("no thread died");
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n\n"));
 }
 

@@ -237,9 +237,7 @@ fn trailers_go_nowhere() {
         assert!(client.ends_within(PATIENCE));
         assert!(client.buf.is_empty(), "a second answer");
         let endless = json!({"repeat": 20_000, "text": "x-t: 1\r\n"});
-        let answer = format!(
-            "{{\"choices\":[],\"kv_transfer_params\":{{\"remote_engine_id\":\"e\",\"remote_block_ids\":[1]}}}}"
-        );
+        let answer = r#"{"choices":[],"kv_transfer_params":{"remote_engine_id":"e","remote_block_ids":[1]}}"#;
         let head = format!(
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{answer}\r\n0\r\n",
             answer.len()
