@@ -29,7 +29,6 @@ fn methods_are_answered_and_the_connection_kept() {
         ("GET", TEXT, none, 405),
         ("TRACE", "/", none, 404),
         ("TRACE", "/health", none, 405),
-        ("CONNECT", "/", none, 404),
         ("PATCH", CHAT, none, 405),
     ];
     everywhere(|setup| {
