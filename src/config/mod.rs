@@ -171,7 +171,7 @@ pub mod fuzzing {
         let text = String::from_utf8_lossy(data);
         let lines = text.split('\n').map(str::trim);
         let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let first = |line: &'_ str| line.split_ascii_whitespace().next().map(str::to_lowercase);
+        let first = |line: &str| line.split_ascii_whitespace().next().map(str::to_owned);
         let words: Vec<String> = lines.filter_map(first).collect();
         let is_hash = |word: &str| {
             let hex = word.strip_prefix("sha256:").unwrap_or(word);
@@ -180,8 +180,8 @@ pub mod fuzzing {
         let wrong = words.iter().filter(|word| !is_hash(word)).count();
         match ApiKeys::parse("f", &text) {
             Ok(keys) => {
-                let mut hashes: Vec<&str> =
-                    words.iter().map(|word| &word[word.len() - 64..]).collect();
+                let hash = |word: &String| word[word.len() - 64..].to_ascii_lowercase();
+                let mut hashes: Vec<String> = words.iter().map(hash).collect();
                 hashes.sort_unstable();
                 hashes.dedup();
                 assert_eq!((wrong, keys.count()), (0, hashes.len()));
