@@ -86,8 +86,8 @@ macro_rules! replay {
 }
 
 replay! {
-    assembly body_framing client_keys engine_message engine_url event_facts fault_script fleet_file json leg_answers legs legs_beside legs_plain path
-    profile_file prompt_prefix request_checks request_head response_head splice sse_lines stub_request
+    assembly body_framing client_keys engine_message engine_url event_facts fault_script fleet_file json leg_answers legs
+    legs_beside legs_plain path profile_file prompt_prefix request_checks request_head response_head splice sse_lines stub_request
 }
 
 #[expect(
