@@ -375,7 +375,8 @@ fn fields_stay_on_their_side() {
     });
     everywhere(|setup| {
         let mut fleet = Fleet::pair().with("engine", "engine_api_key_env", "FAULTS_ENGINE_KEY");
-        fleet.env.push(("FAULTS_ENGINE_KEY", KEY));
+        let key = ("FAULTS_ENGINE_KEY".to_owned(), KEY.to_owned());
+        fleet.env.push(key);
         let world = World::start(setup, &fleet);
         for stream in [true, false] {
             world.engines.reset();
