@@ -15,6 +15,7 @@
 //! | [`stub`] | the simulated engine |
 //! | *the line* | |
 //! | [`runtime`] | sockets, threads and the OS clock of the data plane |
+//! | [`ask`] | engines, asked as a router would, from outside of the data path |
 //! | [`control`] | the control thread: probes, names, admin HTTP |
 //! | [`cli`] | the commands; the only room that prints or exits |
 //!
@@ -45,6 +46,9 @@ pub mod stub;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;
+
+#[cfg(feature = "runtime")]
+pub mod ask;
 
 #[cfg(feature = "runtime")]
 pub mod control;

@@ -69,6 +69,9 @@ pub const POOL_IDLE_SECONDS: u64 = 4;
 /// Names of engines are looked up again after this.
 pub const RESOLVE_SECONDS: u64 = 30;
 
+/// Bytes of the body of a control request: some hundred engines by name.
+pub const CONTROL_BODY_BYTES_MAX: usize = 64 << 10;
+
 /// Lookups at once, each on a thread of its own; the others wait. A guess: fleets have few names, and each is asked seldom.
 pub const RESOLVERS_MAX: usize = 8;
 

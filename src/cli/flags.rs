@@ -32,6 +32,12 @@ pub enum Command {
     Engine(Engine),
     /// Measure the engines of a fleet, and write their profiles.
     Profile(Profile),
+    /// Take engines out of placement, so that they can be stopped.
+    Drain(Drain),
+    /// Take engines back, once they are well.
+    Readmit(Readmit),
+    /// Show what a router does and how its engines stand.
+    Status(Status),
     /// Show cores, memory nodes and network cards, and the plan of shards that `serve` would use.
     Topology(Topology),
 }
@@ -56,6 +62,62 @@ pub struct Serve {
     /// The name this router goes by in state and metrics [default: random].
     #[arg(long, value_name = "ID")]
     pub router_id: Option<String>,
+    /// Take up what `recovery.state_path` remembers.
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// Which router, and the right to ask it.
+#[derive(Debug, Args)]
+pub struct Admin {
+    /// Its admin address, or its clients' port when that answers operators.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    pub admin: String,
+    /// The file with the operators' key.
+    #[arg(long, value_name = "FILE")]
+    pub admin_key_file: Option<PathBuf>,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// New requests go elsewhere; those on the engines finish.
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// Engines by their iid.
+    #[arg(value_name = "IID", required_unless_present = "wave")]
+    pub engines: Vec<String>,
+    /// All of them; the router answers 503 until they are readmitted.
+    #[arg(long, conflicts_with = "engines")]
+    pub wave: bool,
+    /// Seconds after which they may be stopped whatever still runs there.
+    #[arg(long, value_name = "S")]
+    pub deadline_s: Option<f64>,
+    /// Return once they may be stopped.
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// An engine comes back when it answers, serves the model, is what was profiled, hands KV over and is a newer process than the
+/// one that was drained.
+#[derive(Debug, Args)]
+pub struct Readmit {
+    /// Engines by their iid.
+    #[arg(value_name = "IID", required_unless_present = "wave")]
+    pub engines: Vec<String>,
+    /// All of them, or none.
+    #[arg(long, conflicts_with = "engines")]
+    pub wave: bool,
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub admin: Admin,
 }
 
 /// Where shards run.

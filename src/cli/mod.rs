@@ -14,6 +14,8 @@ pub mod demo;
 
 pub mod profile;
 
+pub mod operate;
+
 pub mod topology;
 
 use std::fmt;
@@ -42,6 +44,9 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => simulate::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::Drain(args) => operate::drain(args),
+        Command::Readmit(args) => operate::readmit(args),
+        Command::Status(args) => operate::status(args),
         Command::Topology(args) => topology::run(args),
     };
     match done {

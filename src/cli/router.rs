@@ -84,7 +84,8 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         grace: snapshot.fleet.serving.graceful_timeout,
     };
     let roots = roots(&snapshot)?;
-    let settings = settings(&snapshot.fleet, roots.as_ref(), plan.signals, way_down)?;
+    let mut settings = settings(&snapshot.fleet, roots.as_ref(), plan.signals, way_down)?;
+    settings.seed = seeds.u64();
     let control = control::Shared::new(router_id, &snapshot, &shared, facts.clone());
     let control = control::start(Arc::new(control), settings).map_err(Failure::failed)?;
     let port: Arc<dyn ControlPort> =

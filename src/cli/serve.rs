@@ -29,12 +29,9 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
     if !loaded.not_used.is_empty() {
         tracing::info!("not used: {}", loaded.not_used.join(", "));
     }
-    if !loaded.not_built.is_empty() {
-        let keys = loaded.not_built.join(", ");
-        tracing::warn!("without effect in this version: {keys}");
-    }
     let mut fleet = loaded.fleet;
     override_runtime(&mut fleet, &args)?;
+    fleet.recovery.resume |= args.resume;
     supported(&fleet)
         .map_err(|why| Failure::config(format!("{}: {}", args.fleet.display(), why)))?;
     let mut snapshot = with_profiles(Snapshot::new(1, fleet), &args.fleet)?;

@@ -10,7 +10,7 @@ use super::source::Format;
 mod table;
 
 pub use table::KEYS;
-use table::{NOT_BUILT, NOT_USED, NOT_USED_SECTIONS};
+use table::{NOT_USED, NOT_USED_SECTIONS};
 
 /// One known key.
 #[derive(Debug)]
@@ -187,11 +187,6 @@ impl Key {
         }
     }
 
-    /// The value is checked, and does nothing yet.
-    pub fn is_not_built(&self) -> bool {
-        NOT_BUILT.contains(&self.path)
-    }
-
     /// A row of the README's table. A section stands as a row without values.
     fn cells(&self) -> [String; 5] {
         let (path, doc) = (self.path, self.doc.to_owned());
@@ -218,13 +213,8 @@ impl Key {
             Preset::Rule(rule) => rule.to_owned(),
             _ => format!("`{}`", self.default()),
         };
-        let later = if self.is_not_built() {
-            " No effect in this version."
-        } else {
-            ""
-        };
         let (path, unit) = (format!("`{path}`"), self.unit.to_owned());
-        [path, unit, allowed, default, doc + later]
+        [path, unit, allowed, default, doc]
     }
 
     /// What a reader of a fleet file should know: comment lines to stand above the key.
@@ -353,16 +343,6 @@ mod tests {
             "| `runtime.driver` |  | `auto`, `io_uring`, `epoll`, `glommio` | `\"auto\"` | How sockets are driven. |",
         ] {
             assert!(text.contains(row), "{row} in {text}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_built_is_in_the_table_of_keys() {
-        for path in NOT_BUILT {
-            let Some(Known::Key(key)) = find(path) else {
-                panic!("{path} is no key");
-            };
-            assert!(!matches!(key.preset, Preset::Must(_)), "{path}");
         }
     }
 

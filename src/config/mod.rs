@@ -63,8 +63,6 @@ pub struct Loaded {
     pub fleet: Fleet,
     /// Keys of the existing router that are accepted and do nothing here, each once, in file order.
     pub not_used: Vec<String>,
-    /// Keys of ours that are set and have no effect in this version, in file order.
-    pub not_built: Vec<&'static str>,
     /// What is allowed and yet most likely not meant.
     pub warnings: Vec<String>,
 }
@@ -104,7 +102,6 @@ pub fn parse(file: &str, text: &str, format: Format, env: &Env<'_>) -> Result<Lo
         Ok(Loaded {
             fleet,
             not_used: raw.not_used,
-            not_built: raw.not_built,
             warnings,
         })
     } else {

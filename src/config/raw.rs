@@ -21,8 +21,6 @@ pub(super) struct Raw<'a> {
     pub engines_listed: usize,
     /// Accepted and not used, each path once, in file order.
     pub not_used: Vec<String>,
-    /// Set to something, and without effect in this version; likewise.
-    pub not_built: Vec<&'static str>,
     format: Format,
 }
 
@@ -59,7 +57,6 @@ pub(super) fn read<'a>(root: &'a Node, format: Format, faults: &mut Faults<'_>) 
         engines: Vec::new(),
         engines_listed: 0,
         not_used: Vec::new(),
-        not_built: Vec::new(),
         format,
     };
     let Value::Table(members) = &root.value else {
@@ -142,10 +139,6 @@ impl<'a> Raw<'a> {
                 None => return scope.refused.push(key.path),
             },
         };
-        let off = matches!(got, Got::Flag(false) | Got::Count(0) | Got::Real(0.0));
-        if key.is_not_built() && !off && !self.not_built.contains(&key.path) {
-            self.not_built.push(key.path);
-        }
         scope.found.push(Found {
             key,
             at: node.at,

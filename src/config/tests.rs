@@ -121,31 +121,6 @@ fn every_key_of_the_existing_router_is_accepted_and_the_unused_reported() {
     assert!(loaded.not_used_line().unwrap().starts_with("not used: "));
 }
 
-#[test]
-fn a_key_without_effect_is_named_when_it_is_set_to_something() {
-    let with = |more: serde_json::Value| {
-        let mut file = value(SMALLEST);
-        for (section, keys) in more.as_object().unwrap() {
-            file[section] = keys.clone();
-        }
-        json(&file.to_string()).unwrap().not_built
-    };
-    assert!(with(serde_json::json!({})).is_empty());
-    let off = serde_json::json!({
-        "recovery": {"resume": false, "failure_quarantine_s": 0, "liveness_every": 5},
-        "profiles": {"path": null},
-    });
-    assert!(with(off).is_empty());
-    let on = serde_json::json!({
-        "recovery": {"state_path": "s", "eject_after": 3, "health": {"min_samples": 3}},
-        "profiles": {"path": "p"},
-    });
-    let want = ["recovery.eject_after", "recovery.state_path"];
-    let mut got = with(on);
-    got.sort_unstable();
-    assert_eq!(got, want);
-}
-
 // proves R-CFG-1
 #[test]
 fn each_unused_key_is_reported_once_and_sections_may_hold_anything_or_nothing() {

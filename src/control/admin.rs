@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Ask, Shared};
+use hyper::body::Bytes;
+
+use super::{Ask, Shared, check};
 use crate::config::AdminKey;
 use crate::metrics::standing::{self, Answer};
 use crate::metrics::{state, text};
@@ -21,6 +23,9 @@ pub enum Route {
     Models,
     Metrics,
     State,
+    Lifecycle,
+    Drain,
+    Readmit,
 }
 
 impl Route {
@@ -32,6 +37,9 @@ impl Route {
             "/v1/models" => Route::Models,
             "/metrics" => Route::Metrics,
             "/narwhal/state" => Route::State,
+            "/narwhal/lifecycle" => Route::Lifecycle,
+            "/narwhal/lifecycle/drain" => Route::Drain,
+            "/narwhal/lifecycle/readmit" => Route::Readmit,
             _ => return None,
         })
     }
@@ -86,11 +94,8 @@ pub fn admit(route: Route, peer: Peer<'_>, policy: &Policy) -> Result<(), Answer
     }
 }
 
-/// Answers a request that may be answered.
-pub fn answer(method: &str, route: Route, shared: &Shared, uptime: Duration) -> Answer {
-    if !matches!(method, "GET" | "HEAD") {
-        return Answer::not_allowed(ALLOW);
-    }
+/// Answers a question that may be answered.
+pub fn answer(route: Route, shared: &Shared, uptime: Duration) -> Answer {
     match route {
         Route::Health => standing::health(&shared.health()),
         Route::Ready => standing::ready(&shared.health()),
@@ -103,6 +108,9 @@ pub fn answer(method: &str, route: Route, shared: &Shared, uptime: Duration) -> 
             allow: None,
         },
         Route::State => Answer::json(200, &state::render(&shared.picture(uptime))),
+        Route::Lifecycle | Route::Drain | Route::Readmit => {
+            Answer::json(200, &shared.lifecycle.shown(shared))
+        }
     }
 }
 
@@ -116,25 +124,52 @@ pub fn busy() -> Answer {
     }
 }
 
+/// What is asked of this room by somebody who may.
+#[derive(Clone, Copy, Debug)]
+pub enum Wish {
+    Show(Route),
+    Drain,
+    Readmit,
+}
+
 /// Where both ways in meet.
 pub struct Desk {
     pub shared: Arc<Shared>,
     pub policy: Policy,
+    pub asker: check::Asker,
     pub born: Instant,
 }
 
 impl Desk {
-    pub fn serve(&self, method: &str, path: &str, peer: Peer<'_>) -> Answer {
-        let Some(route) = Route::of(path) else {
-            return Answer::not_found();
-        };
-        match admit(route, peer, &self.policy) {
-            Ok(()) => answer(method, route, &self.shared, self.born.elapsed()),
-            Err(instead) => instead,
+    /// What is asked, when it may be; the answer instead when not.
+    pub fn look(&self, method: &str, path: &str, peer: Peer<'_>) -> Result<Wish, Answer> {
+        let route = Route::of(path).ok_or_else(Answer::not_found)?;
+        admit(route, peer, &self.policy)?;
+        match (route, method) {
+            (Route::Drain, "POST") => Ok(Wish::Drain),
+            (Route::Readmit, "POST") => Ok(Wish::Readmit),
+            (Route::Drain | Route::Readmit, _) => Err(Answer::not_allowed("POST")),
+            (_, "GET" | "HEAD") => Ok(Wish::Show(route)),
+            _ => Err(Answer::not_allowed(ALLOW)),
         }
     }
 
-    pub fn answer_ask(&self, ask: Ask) {
+    /// Does it. In a task of its own: who asked may leave, and what was begun is finished.
+    pub async fn serve(&self, wish: Wish, body: Bytes) -> Answer {
+        let (shared, asker) = (self.shared.clone(), self.asker.clone());
+        let done = match wish {
+            Wish::Show(route) => return answer(route, &shared, self.born.elapsed()),
+            Wish::Drain => {
+                tokio::spawn(async move { shared.lifecycle.drain(&shared, &asker, &body).await })
+            }
+            Wish::Readmit => {
+                tokio::spawn(async move { shared.lifecycle.readmit(&shared, &asker, &body).await })
+            }
+        };
+        done.await.unwrap_or_else(|_| busy())
+    }
+
+    pub async fn answer_ask(self: Arc<Self>, ask: Ask) {
         let Ask { request, reply } = ask;
         let bearer = request.bearer.as_deref();
         let peer = Peer {
@@ -143,13 +178,18 @@ impl Desk {
             bearer,
             is_client: self.shared.state.lets_in(bearer),
         };
-        // `answer` knows the two methods that there are by name; any other is none of them.
+        // `look` knows the methods that there are by name; any other is none of them.
         let method = match request.method {
             Method::Get => "GET",
             Method::Head => "HEAD",
-            Method::Post | Method::Options | Method::Other => "",
+            Method::Post => "POST",
+            Method::Options | Method::Other => "",
         };
-        reply.send(self.serve(method, &request.path, peer));
+        let answer = match self.look(method, &request.path, peer) {
+            Ok(wish) => self.serve(wish, request.body.into()).await,
+            Err(instead) => instead,
+        };
+        reply.send(answer);
     }
 }
 
@@ -184,6 +224,9 @@ mod tests {
             ("/v1/models", Some(Route::Models)),
             ("/metrics", Some(Route::Metrics)),
             ("/narwhal/state", Some(Route::State)),
+            ("/narwhal/lifecycle", Some(Route::Lifecycle)),
+            ("/narwhal/lifecycle/drain?x", Some(Route::Drain)),
+            ("/narwhal/lifecycle/readmit", Some(Route::Readmit)),
             ("/narwhal", None),
             ("/", None),
             ("", None),

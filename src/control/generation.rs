@@ -324,6 +324,37 @@ impl Watch {
     }
 }
 
+/// What an engine that wants to come back is: whether it serves the model, and whether it is what was profiled; `None` where no
+/// profile says what that was.
+pub async fn check(
+    shared: &Arc<Shared>,
+    tls: Option<TlsConnector>,
+    engine: &EngineView,
+) -> (Result<(), String>, Option<Result<(), String>>) {
+    let profile = engine.profile.as_ref();
+    let profiled = profile.and_then(|p| p.generation_digest.clone());
+    let watch = Watch {
+        shared: shared.clone(),
+        engine: engine.clone(),
+        profiled: profiled.clone().unwrap_or_default(),
+        tls,
+        permits: Arc::new(Semaphore::new(1)),
+    };
+    match watch.ask().await {
+        Err(miss) => (Err(miss.to_string()), None),
+        // It lists no models: a token will tell.
+        Ok(None) => (Ok(()), None),
+        Ok(Some(Found::OtherModel)) => (Err("it does not serve the model".to_owned()), None),
+        Ok(Some(found)) => {
+            let compared = profiled.map(|profiled| match found.is(&profiled) {
+                true => Ok(()),
+                false => Err("it is not what was profiled: measure it again".to_owned()),
+            });
+            (Ok(()), compared)
+        }
+    }
+}
+
 /// Engines asked at once, which bounds what their answers take: 16 MiB.
 const ASKED_MAX: usize = 32;
 /// A list of some hundred adapters beside the model.

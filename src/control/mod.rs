@@ -7,9 +7,21 @@
 
 pub mod admin;
 
+mod breakers;
+
+mod check;
+
+pub mod causes;
+
+pub mod disk;
+
 pub mod generation;
 
+mod inference;
+
 pub mod judge;
+
+mod lifecycle;
 
 pub mod monitor;
 
@@ -19,28 +31,34 @@ mod reach;
 
 mod reload;
 
+mod remember;
+
 pub mod resolve;
 
 pub mod serve;
 
+mod settings;
+
 pub mod signals;
+
+pub mod stages;
 
 mod view;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsConnector;
 
+pub use self::settings::Settings;
 use crate::base::limits;
+use crate::base::prng::Prng;
 use crate::base::units::Dialect;
-use crate::config::checked::{Admission, Fleet};
+use crate::config::checked::Admission;
 use crate::config::topology::{self, Snapshot};
-use crate::config::{AdminKey, Errors};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
 use crate::metrics::picture::{AdmissionMode, Picture, ShardView};
@@ -54,6 +72,8 @@ pub struct Shared {
     pub state: Arc<shard::Shared>,
     pub shards: Vec<ShardFacts>,
     pub digests: generation::Matches,
+    pub causes: causes::Causes,
+    lifecycle: lifecycle::Lifecycle,
 }
 
 /// A shard as control needs it.
@@ -79,6 +99,8 @@ impl Shared {
             state: state.clone(),
             shards,
             digests: generation::Matches::new(snapshot.engines.len()),
+            causes: causes::Causes::default(),
+            lifecycle: lifecycle::Lifecycle::default(),
         }
     }
 
@@ -88,7 +110,7 @@ impl Shared {
         let engines = self.snapshot.engines.iter().map(engine);
         HealthView {
             standing: self.state.standing.standing(),
-            why: None,
+            why: self.state.why(),
             fleet: standing::Fleet::look(engines, self.one_leg()),
             epoch: None,
             holder: None,
@@ -149,38 +171,6 @@ impl ShardFacts {
             counts: self.ledger.snapshot(),
             times: self.times.snapshot(),
         }
-    }
-}
-
-/// What the caller decides; the rest is in the snapshot's fleet.
-pub struct Settings {
-    pub admin_listen: Option<SocketAddr>,
-    pub admin_key: Option<AdminKey>,
-    /// What is read again on SIGHUP.
-    pub api_keys_file: Option<PathBuf>,
-    /// SIGTERM, SIGINT and SIGHUP are ours.
-    pub signals: bool,
-    pub names: resolve::Names,
-    /// How https engines are probed; without it they are not live.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// Called on the control thread; must not block.
-    pub on_notice: Box<dyn FnMut(signals::Notice) + Send>,
-}
-
-impl Settings {
-    /// As the fleet file says; reads the key file. The caller adds its `on_notice`, and `tls` when an engine is https.
-    pub fn of(fleet: &Fleet) -> Result<Settings, Errors> {
-        let runtime = &fleet.runtime;
-        let key = runtime.admin_key_file.as_deref().map(AdminKey::load);
-        Ok(Settings {
-            admin_listen: runtime.admin_listen,
-            admin_key: key.transpose()?,
-            api_keys_file: runtime.api_keys_file.clone(),
-            signals: true,
-            names: resolve::Names::default(),
-            tls: None,
-            on_notice: Box::new(|_| ()),
-        })
     }
 }
 
@@ -298,6 +288,10 @@ async fn run(
     #[expect(clippy::disallowed_methods, reason = "the uptime begins here")]
     let desk = Arc::new(admin::Desk {
         shared: shared.clone(),
+        asker: check::Asker {
+            tls: settings.tls.clone(),
+            seed: settings.seed,
+        },
         policy: admin::Policy {
             on_admin_port: settings.admin_listen.is_some(),
             key: settings.admin_key,
@@ -309,10 +303,17 @@ async fn run(
         Ok(parts) => parts,
         Err(e) => return drop(up.send(Err(e))),
     };
+    // Before anything is served: who is out stays out.
+    let known = monitor::recover(&shared, settings.tls.clone(), Prng::new(settings.seed));
     let _ = up.send(Ok(()));
-    let tls = settings.tls.map(TlsConnector::from);
     let pulses = Arc::new(generation::Pulses::new(shared.snapshot.engines.len()));
-    let watching = tokio::spawn(monitor::run(shared.clone(), tls.clone(), pulses.clone()));
+    let watching = tokio::spawn(monitor::run(
+        shared.clone(),
+        settings.tls.clone(),
+        pulses.clone(),
+        known,
+    ));
+    let tls = settings.tls.map(TlsConnector::from);
     let comparing = tokio::spawn(generation::run(shared.clone(), tls, pulses));
     let naming = tokio::spawn(resolve::run(shared.clone(), settings.names));
     if let Some(caught) = caught {
@@ -325,7 +326,7 @@ async fn run(
     loop {
         tokio::select! {
             ask = asked.recv() => match ask {
-                Some(ask) => desk.answer_ask(ask),
+                Some(ask) => drop(tokio::spawn(desk.clone().answer_ask(ask))),
                 // Every asker is gone, the handle's too.
                 None => break,
             },

@@ -2,21 +2,29 @@
 //! not show that the engine still accepts). What follows from the answers is [`Liveness`], a pure rule; the rest is I/O.
 //!
 //! A single miss means little (a busy engine answers late while it generates well), so only a run of misses takes an
-//! engine out, and one success brings it back. Breakers weigh other evidence and are not this file's.
+//! engine out, and one success brings it back. Breakers ([`Breakers`]) weigh what requests saw, in the same pass.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::Shared;
+use super::breakers::Breakers;
+use super::causes::Cause;
 use super::generation::Pulses;
 use super::judge::Judge;
 use super::reach::{Miss, Question};
+use super::remember::{Keeper, Memory};
+use super::stages::{Failed, Stage, Streak, Verdict};
+use crate::base::prng::Prng;
+use crate::base::time::Instant;
 use crate::config::topology::EngineView;
+use crate::runtime::socket;
 
 /// The rule. Engines count as live until they miss.
 #[derive(Debug)]
@@ -82,8 +90,15 @@ impl Liveness {
     }
 }
 
-/// Passes for the life of the thread.
-pub async fn run(shared: Arc<Shared>, tls: Option<TlsConnector>, pulses: Arc<Pulses>) {
+/// Passes for the life of the thread. What an earlier life knew is known already.
+pub async fn run(
+    shared: Arc<Shared>,
+    tls: Option<Arc<ClientConfig>>,
+    pulses: Arc<Pulses>,
+    (mut breakers, mut keeper): (Breakers, Option<Keeper>),
+) {
+    let mut streak = Streak::new(shared.snapshot.fleet.controller.monitor_failure_limit);
+    let tls = tls.map(TlsConnector::from);
     let fleet = &shared.snapshot.fleet;
     let rules = &fleet.recovery;
     let board = &shared.state.board;
@@ -97,22 +112,110 @@ pub async fn run(shared: Arc<Shared>, tls: Option<TlsConnector>, pulses: Arc<Pul
     let mut ticks = interval(fleet.controller.monitor_interval.max(INTERVAL_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut judge = Judge::new(&shared);
-    for pass in 0u64.. {
-        let tick = ticks.tick().await;
-        judge.pass(&shared, tick.duration_since(began));
+    let since = |tick: tokio::time::Instant| tick.duration_since(began);
+    let (mut pass, mut unwell) = (0, None);
+    loop {
+        let tick = tokio::select! {
+            tick = ticks.tick() => tick,
+            answer = breakers.answered() => {
+                let now = Instant::ZERO + since(tokio::time::Instant::now());
+                breakers.take(&shared, now, answer);
+                continue;
+            }
+        };
+        judge.pass(&shared, since(tick));
+        breakers.pass(&shared, Instant::ZERO + since(tick));
+        // It stands until engines are asked again.
         if liveness.due(pass) {
-            health_pass(&shared, &tls, &mut liveness, &pulses).await;
+            unwell = health_pass(&shared, &tls, &mut liveness, &pulses).await;
         }
+        let mut failed = unwell;
+        if let Some(keeper) = &mut keeper {
+            let memory = Memory::of(&shared, |id| breakers.out(id));
+            let kept = keeper.pass(memory).await;
+            failed = failed.or(kept.err().map(|class| (Stage::StateFile, class)));
+        }
+        conclude(&shared, &mut streak, failed);
+        pass += 1;
     }
 }
 
-/// Asks every engine, then sets the flags that change.
+/// Breakers as an earlier life left them, and the file that remembers, when the fleet asks for one.
+pub fn recover(
+    shared: &Shared,
+    tls: Option<Arc<ClientConfig>>,
+    prng: Prng,
+) -> (Breakers, Option<Keeper>) {
+    let mut breakers = Breakers::new(shared, tls, prng);
+    let keeper = keeper(shared, &mut breakers);
+    (breakers, keeper)
+}
+
+fn keeper(shared: &Shared, breakers: &mut Breakers) -> Option<Keeper> {
+    let recovery = &shared.snapshot.fleet.recovery;
+    let path = recovery.state_path.clone()?;
+    if recovery.resume {
+        match Memory::load(&path, &shared.snapshot.fleet.model) {
+            Ok(None) => tracing::info!("state file {}: none yet", path.display()),
+            Ok(Some(memory)) => {
+                breakers.recall(shared, &memory);
+                recall(shared, &memory);
+                tracing::info!("state file {}: taken up", path.display());
+            }
+            Err(why) => {
+                let (bad, shown) = (path.with_extension("bad"), path.display());
+                let kept = std::fs::rename(&path, &bad);
+                let kept =
+                    kept.map_or_else(|e| e.to_string(), |()| format!("kept as {}", bad.display()));
+                tracing::warn!("state file {shown} {why}: starting without it ({kept})");
+            }
+        }
+    }
+    Some(Keeper::new(path))
+}
+
+/// What is not the breakers'.
+fn recall(shared: &Shared, memory: &Memory) {
+    for (id, told) in memory.recall(shared) {
+        if let Some(correction) = told.correction {
+            shared.state.board.line(id).set_correction(correction);
+        }
+        if let Some(held) = &told.held {
+            shared.lifecycle.recall(shared, id, held.process_start_s);
+        }
+    }
+    if memory.wave {
+        shared.lifecycle.recall_wave(shared);
+    }
+}
+
+/// What a pass means for the router.
+fn conclude(shared: &Shared, streak: &mut Streak, failed: Option<Failed>) {
+    match streak.pass(failed) {
+        Some(Verdict::Degraded((stage, class))) => {
+            let why = format!("monitoring degraded: {stage} {class}");
+            if shared.state.why().is_none_or(|said| *said != why) {
+                tracing::error!("{why}");
+            }
+            shared
+                .causes
+                .set(Cause::Monitoring, Some(why), &shared.state);
+        }
+        Some(Verdict::Well) => {
+            tracing::info!("monitoring works again");
+            shared.causes.set(Cause::Monitoring, None, &shared.state);
+        }
+        None => {}
+    }
+}
+
+/// Asks every engine, then sets the flags that change. The failure, if any, is ours: then nothing is known of the engine.
 async fn health_pass(
     shared: &Shared,
     tls: &Option<TlsConnector>,
     liveness: &mut Liveness,
     pulses: &Pulses,
-) {
+) -> Option<Failed> {
     let limit = shared.snapshot.fleet.engine.health_timeout;
     let mut probes = JoinSet::new();
     for engine in shared.snapshot.engines.iter() {
@@ -123,8 +226,18 @@ async fn health_pass(
             (engine.id, asked.unwrap_or(Err(Miss::Late)))
         });
     }
+    let mut failed = None;
     while let Some(probed) = probes.join_next().await {
-        let Ok((id, result)) = probed else { continue };
+        let Ok((id, result)) = probed else {
+            failed = Some((Stage::Health, "panic"));
+            continue;
+        };
+        if let Err(Miss::Connect(error)) = &result
+            && let Some(class) = socket::shortage(error)
+        {
+            failed = Some((Stage::Health, class));
+            continue;
+        }
         let iid = shared.snapshot.engine(id).map(|e| e.iid.as_str());
         let line = shared.state.board.line(id);
         let news = liveness.observe(id.index(), result.is_ok());
@@ -147,10 +260,11 @@ async fn health_pass(
             (_, Ok(())) => (),
         }
     }
+    failed
 }
 
 /// The caller bounds the time.
-async fn probe(
+pub(super) async fn probe(
     engine: &EngineView,
     addresses: &[SocketAddr],
     tls: Option<&TlsConnector>,

@@ -1,5 +1,5 @@
 //! The HTTP server on `admin_listen`: hyper's, bounded in connections, head bytes and time, so that neither load on the
-//! data ports nor an idle peer here keeps a probe from its answer. Request bodies are not read.
+//! data ports nor an idle peer here keeps a probe from its answer. Bodies are read of POST alone, up to a bound.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -7,14 +7,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::admin::{Desk, Door, Peer};
+use crate::base::limits;
 use crate::metrics::standing::{Answer, CHALLENGE};
 use crate::wire::h1::head::bearer_token;
 
@@ -77,8 +78,8 @@ async fn connection(
 ) {
     let loopback = peer.ip().to_canonical().is_loopback();
     let service = service_fn(|request: Request<Incoming>| {
-        let response = respond(&desk, &request, loopback);
-        std::future::ready(Ok::<_, Infallible>(response))
+        let desk = desk.clone();
+        async move { Ok::<_, Infallible>(respond(&desk, request, loopback).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -96,8 +97,9 @@ async fn connection(
     let _ = timeout(CLOSE_TIMEOUT, served).await;
 }
 
-fn respond(desk: &Desk, request: &Request<Incoming>, loopback: bool) -> Response<Full<Bytes>> {
-    let mut given = request.headers().get_all(AUTHORIZATION).iter();
+async fn respond(desk: &Desk, request: Request<Incoming>, loopback: bool) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let mut given = head.headers.get_all(AUTHORIZATION).iter();
     // Two are none, as on the data port.
     let bearer = match (given.next(), given.next()) {
         (Some(value), None) => bearer_token(value.as_bytes()),
@@ -109,8 +111,29 @@ fn respond(desk: &Desk, request: &Request<Incoming>, loopback: bool) -> Response
         bearer,
         is_client: desk.shared.state.lets_in(bearer),
     };
-    let path = request.uri().path();
-    into_response(desk.serve(request.method().as_str(), path, peer))
+    let (method, path) = (head.method.as_str(), head.uri.path());
+    // Who may not ask is not listened to, and nobody for long.
+    let wish = match desk.look(method, path, peer) {
+        Ok(wish) => wish,
+        Err(instead) => return into_response(instead),
+    };
+    let body = match head.method {
+        Method::POST => {
+            let body = Limited::new(body, limits::CONTROL_BODY_BYTES_MAX).collect();
+            match timeout(HEAD_TIMEOUT, body).await {
+                Ok(Ok(body)) => body.to_bytes(),
+                _ => return into_response(too_large()),
+            }
+        }
+        // What comes with anything else is not for us.
+        _ => Bytes::new(),
+    };
+    into_response(desk.serve(wish, body).await)
+}
+
+fn too_large() -> Answer {
+    let message = "The request body is over the limit, or did not come";
+    Answer::error(413, message, "request_too_large", None)
 }
 
 fn into_response(answer: Answer) -> Response<Full<Bytes>> {

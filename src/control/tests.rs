@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::base::units::EngineId;
+use crate::config::AdminKey;
 use crate::config::{Format, parse};
 use crate::metrics::outcome::{End, RejectReason};
 use crate::metrics::standing::Standing;
@@ -63,6 +64,7 @@ fn quiet() -> Settings {
         api_keys_file: None,
         signals: false,
         names: resolve::Names::default(),
+        seed: 1,
         tls: None,
         on_notice: Box::new(|_| ()),
     }
@@ -160,6 +162,7 @@ fn request(path: &str, loopback: bool, bearer: Option<&str>) -> ControlRequest {
         path: path.into(),
         bearer: bearer.map(|b| b.as_bytes().to_vec()),
         loopback,
+        body: Vec::new(),
     }
 }
 

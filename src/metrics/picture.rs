@@ -3,6 +3,7 @@
 //!
 //! Invariant: `totals` and `times` are the sums over `shards`, and every shard's counts balance.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::histogram::Times;
@@ -51,7 +52,7 @@ pub struct Picture<'a> {
     pub queue_limit: u64,
     pub standing: Standing,
     /// Why, when not serving.
-    pub why: Option<&'a str>,
+    pub why: Option<Arc<String>>,
     pub epoch: Option<u64>,
     pub holder: Option<&'a str>,
     /// A request makes one leg (openai dialect).
@@ -141,7 +142,7 @@ impl<'a> Picture<'a> {
     pub fn health(&self) -> HealthView<'_> {
         HealthView {
             standing: self.standing,
-            why: self.why,
+            why: self.why.clone(),
             fleet: self.fleet(),
             epoch: self.epoch,
             holder: self.holder,
@@ -194,6 +195,7 @@ pub(crate) fn sample() -> Picture<'static> {
             live,
             ejected,
             evicted: ejected,
+            held: false,
             on_probation: !ejected,
         },
         digest: (!ejected).then_some(DigestMatch::Mismatch),

@@ -4,6 +4,7 @@
 //!
 //! Invariant: ready = serving ∧ some engine available for each leg; `/health` is 200 in every state.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
 use serde_json::{Value, json};
@@ -78,6 +79,8 @@ pub struct EngineLine {
     pub live: bool,
     pub ejected: bool,
     pub evicted: bool,
+    /// Operators want it to empty.
+    pub held: bool,
     pub on_probation: bool,
 }
 
@@ -85,7 +88,7 @@ pub struct EngineLine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
     pub instances: usize,
-    /// Live, not ejected and not evicted.
+    /// Live, not ejected, not evicted and not held.
     pub available: usize,
     pub prefill: bool,
     pub decode: bool,
@@ -101,7 +104,7 @@ impl Fleet {
         let mut fleet = Fleet::default();
         for (role, pinned, line) in engines {
             fleet.instances += 1;
-            if !line.live || line.ejected || line.evicted {
+            if !line.live || line.ejected || line.evicted || line.held {
                 continue;
             }
             let either = one_leg || !pinned || role == Role::Both;
@@ -114,11 +117,11 @@ impl Fleet {
 }
 
 /// All that `/health` and `/ready` need.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct HealthView<'a> {
     pub standing: Standing,
     /// Why, when not serving; a default word is used when absent.
-    pub why: Option<&'a str>,
+    pub why: Option<Arc<String>>,
     pub fleet: Fleet,
     pub epoch: Option<u64>,
     pub holder: Option<&'a str>,
@@ -128,13 +131,14 @@ impl HealthView<'_> {
     /// `None` when ready.
     pub fn reason(&self) -> Option<&str> {
         if self.standing.is_held() {
-            return Some(self.why.unwrap_or(match self.standing {
-                Standing::Degraded => "monitoring degraded",
-                Standing::Standby => "another router holds the lease",
-                Standing::Fenced => "lease lost",
-                Standing::Maintenance => "whole-wave maintenance",
+            let why = self.why.as_ref().map(|why| why.as_str());
+            return Some(match self.standing {
+                Standing::Degraded => why.unwrap_or("monitoring degraded"),
+                Standing::Standby => why.unwrap_or("another router holds the lease"),
+                Standing::Fenced => why.unwrap_or("lease lost"),
+                Standing::Maintenance => why.unwrap_or("whole-wave maintenance"),
                 Standing::Serving | Standing::Draining => "shutting down",
-            }));
+            });
         }
         match self.fleet {
             Fleet { available: 0, .. } => Some("no available engines"),
@@ -255,6 +259,7 @@ mod tests {
         live: true,
         ejected: false,
         evicted: false,
+        held: false,
         on_probation: false,
     };
     const DEAD: EngineLine = EngineLine {
@@ -460,7 +465,7 @@ mod tests {
             let fleet = Fleet::look([(P, true, LIVE), (D, true, LIVE)], false);
             let view = HealthView {
                 standing,
-                why,
+                why: why.map(|why| Arc::new(why.to_owned())),
                 fleet,
                 epoch: Some(7),
                 holder: Some("r1"),

@@ -45,7 +45,11 @@ pub fn render(p: &Picture<'_>) -> Value {
         "learned": learned(p),
         "health": health(p),
         "ha": {"router_id": p.router_id, "epoch": p.epoch, "holder": p.holder},
-        "lifecycle": {"standing": p.standing.name(), "reason": p.health().reason()},
+        "lifecycle": {
+            "standing": p.standing.name(),
+            "reason": p.health().reason(),
+            "held": those(|line| line.held),
+        },
         "shards": p.shards.iter().enumerate().map(|(i, s)| shard(i, s)).collect::<Vec<_>>(),
     })
 }

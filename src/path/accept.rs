@@ -12,7 +12,7 @@ use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::Leg;
 use crate::metrics::histogram::Series;
-use crate::shard::Shard;
+use crate::shard::{ControlRequest, Shard};
 use crate::wire::h1::body::BodyDecoder;
 
 /// Leg slots of a connection: engines whose legs run side by side need two.
@@ -50,6 +50,8 @@ pub struct Connection {
     pub(super) scanned: usize,
     /// The current request's body.
     pub(super) body: Option<BodyDecoder>,
+    /// A control request whose body is coming.
+    pub(super) asking: Option<Box<ControlRequest>>,
     /// The client closed its sending side, or broke.
     pub(super) client_ended: bool,
     pub(super) loopback: bool,
@@ -77,6 +79,7 @@ impl Connection {
                 .max(shard.snapshot.fleet.runtime.max_header_bytes),
             scanned: 0,
             body: None,
+            asking: None,
             client_ended: false,
             loopback,
             token,
@@ -96,7 +99,7 @@ impl Connection {
             let until = now + shard.snapshot.fleet.runtime.header_timeout;
             self.io.timers.set(Timer::Client, until);
         }
-        if self.front == Front::Body {
+        if self.front == Front::Body && self.asking.is_none() {
             let until = now + shard.snapshot.fleet.runtime.body_idle_timeout;
             self.io.timers.set(Timer::Client, until);
         }
@@ -318,6 +321,7 @@ impl Connection {
             match self.front {
                 Front::Head if self.io.out.is_full() => return,
                 Front::Head => self.read_head(shard, now),
+                Front::Body if self.asking.is_some() => self.read_ask(shard, now),
                 Front::Body => self.read_body(shard, now),
                 Front::Discard { left } => self.discard(shard, now, left),
                 Front::Running | Front::Linger | Front::Closed => return,

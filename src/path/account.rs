@@ -10,6 +10,7 @@ use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use super::timers::Timer;
 use crate::base::time::Instant;
+use crate::base::units::Phase;
 use crate::fleet::pick::Placement;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell;
@@ -82,6 +83,7 @@ impl Exchange {
         assert!(self.end.is_none(), "an exchange ends once");
         if end == End::Served {
             self.teach_end(cx);
+            self.praise(cx);
         }
         self.leave_line(cx);
         self.release_attempt(cx);
@@ -111,6 +113,19 @@ impl Exchange {
         let slo_met = self.record(cx, end);
         cx.shard.count_end(end, !self.marks.model_checked, slo_met);
         self.stage = Stage::Account;
+    }
+
+    /// The engines of a served request did what they were asked for.
+    fn praise(&self, cx: &mut Cx) {
+        let board = &cx.shard.shared.board;
+        match self.placement {
+            Some(Placement::TwoLegs { prefill, decode }) => {
+                board.line(prefill).did_well(Phase::Prefill);
+                board.line(decode).did_well(Phase::Decode);
+            }
+            Some(Placement::OneLeg { engine }) => board.line(engine).forgive(),
+            None => {}
+        }
     }
 
     /// Forgets an attempt that is to be made again.

@@ -132,6 +132,7 @@ impl Exchange {
             return self.ask_count(cx, true);
         }
         if let Some(class) = cause.class() {
+            // It was left alone for a while for it; a prompt that is not counted is no prompt that is not read.
             cx.shard.shared.board.line(engine).count_fault(class);
         }
         if cause.is_refusal() {
@@ -161,9 +162,8 @@ impl Exchange {
         (self.prompt_tokens, self.sized_tokens) = (tokens, tokens);
         self.estimated = estimated;
         self.marks.sized = cx.now;
-        // The router may have been held while the count was awaited. One that drains finishes what it has taken in.
-        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
-        if let Some(standing) = held {
+        // The router may have been held while the count was awaited.
+        if let Some(standing) = cx.shard.shared.stopped() {
             return self.refuse_held(cx, standing);
         }
         self.read_prefix(cx);

@@ -100,6 +100,11 @@ impl Connection {
                 answer::write_refusal(&mut self.io, shard, &LATE, None, None);
                 self.linger(now);
             }
+            Front::Body if self.asking.take().is_some() => {
+                self.io.close = true;
+                answer::write_refusal(&mut self.io, shard, &LATE, None, None);
+                self.linger(now);
+            }
             Front::Body => {
                 self.io.close = true;
                 if let Some(exchange) = self.exchange.as_mut() {

@@ -93,6 +93,8 @@ pub struct Exchange {
     /// Where the legs of this attempt meet: they run side by side. `None` when they run one after the other, or there is one.
     pub room: Option<u64>,
     pub handoff: Handoff,
+    /// The engine that holds KV of ours for another to fetch.
+    pub producing: Option<EngineId>,
 
     /// Body of the prefill leg's answer.
     pub prefill_answer: Vec<u8>,
@@ -191,6 +193,7 @@ impl Exchange {
             placement: None,
             room: None,
             handoff: Handoff::default(),
+            producing: None,
             prefill_answer: Vec::new(),
             collected: Vec::new(),
             refusal_message: None,

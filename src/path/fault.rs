@@ -21,11 +21,11 @@ use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
 use super::leg::LegFault;
 use super::timers::Timer;
-use crate::base::units::EngineId;
+use crate::base::units::{EngineId, Phase};
+use crate::fleet::breaker::FaultClass;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, ExpireReason, FailReason, InvalidReason};
-use crate::shard::board::FaultClass;
 
 use super::Stage;
 
@@ -76,7 +76,12 @@ impl Cause {
     /// What it says about the engine; `None` when it says nothing bad.
     pub fn class(self) -> Option<FaultClass> {
         match self {
-            Cause::Leg(_) | Cause::StaleSocket => Some(FaultClass::Connection),
+            Cause::Leg(LegFault::Connect) => Some(FaultClass::Connection),
+            // It took the connection, so it is there.
+            Cause::Leg(LegFault::Broken) => Some(FaultClass::Stream),
+            Cause::Leg(LegFault::Shortage) => None,
+            // An engine may close what is idle.
+            Cause::StaleSocket => None,
             Cause::Timeout => Some(FaultClass::Timeout),
             Cause::Status(429 | 503) => Some(FaultClass::Overload),
             Cause::Status(408 | 500..) => Some(FaultClass::InferenceStatus),
@@ -97,7 +102,7 @@ impl Exchange {
     pub fn fail(&mut self, cx: &mut Cx, engine: EngineId, cause: Cause) {
         debug_assert!(!self.is_over());
         if let Some(class) = cause.class() {
-            cx.shard.shared.board.line(engine).count_fault(class);
+            self.blame(cx, engine, class);
         }
         cx.io.close_leg(0);
         if self.room.is_some() {
@@ -146,14 +151,33 @@ impl Exchange {
             return self.fail(cx, engine, cause);
         }
         if let Some(class) = cause.class() {
-            cx.shard.shared.board.line(engine).count_fault(class);
+            cx.shard.blame(engine, Phase::Prefill, class);
         }
         cx.io.close_leg(1);
         self.release_prefill(cx);
     }
 
+    /// The engine has failed in the phase that this request is in. Before a token came the KV may be to blame, and who made it: both are
+    /// suspected, and whoever is well shows it.
+    fn blame(&self, cx: &Cx, engine: EngineId, class: FaultClass) {
+        if self.phase() != Stage::Decode {
+            return cx.shard.blame(engine, Phase::Prefill, class);
+        }
+        cx.shard.blame(engine, Phase::Decode, class);
+        let may_be_kv = matches!(class, FaultClass::InferenceStatus | FaultClass::Timeout);
+        if let (Some(Placement::TwoLegs { prefill, .. }), true, None) =
+            (self.placement, may_be_kv, self.relay.first_token)
+        {
+            cx.shard
+                .blame(prefill, Phase::Prefill, FaultClass::KvHandoff);
+        }
+    }
+
     /// No engine may take the (next) attempt.
     pub fn refuse_no_engine(&mut self, cx: &mut Cx) {
+        if let Some(standing) = cx.shard.shared.stopped() {
+            return self.refuse_held(cx, standing);
+        }
         const NO_ENGINE: Refusal = Refusal::new(
             503,
             "backend_unavailable",

@@ -34,6 +34,8 @@ pub enum LegFault {
     Connect,
     /// The connection broke while the request was sent or the answer read.
     Broken,
+    /// This process has no descriptor, port or memory left for a connection: the engine was not even tried.
+    Shortage,
 }
 
 /// One of a connection's two leg slots.

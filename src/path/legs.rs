@@ -138,10 +138,10 @@ impl Connection {
         let draining = leg.state == State::Draining;
         self.io.end_leg(slot, false);
         if let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over() && !draining) {
-            let cause = if stale {
-                Cause::StaleSocket
-            } else {
-                Cause::Leg(fault)
+            let cause = match fault {
+                _ if stale => Cause::StaleSocket,
+                LegFault::Shortage => Cause::PoolStarved,
+                LegFault::Connect | LegFault::Broken => Cause::Leg(fault),
             };
             let cx = &mut Cx {
                 shard,

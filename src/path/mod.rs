@@ -37,6 +37,8 @@ pub mod answer;
 
 pub mod routes;
 
+mod ask;
+
 pub mod leg;
 
 pub mod legs;

@@ -20,7 +20,7 @@ use crate::wire::openai::{self, Route, Rules};
 
 const UNKNOWN_EXPECTATION: Refusal =
     Refusal::new(417, "invalid_request_error", "Unknown expectation");
-const TOO_LARGE: Refusal = Refusal::new(
+pub(super) const TOO_LARGE: Refusal = Refusal::new(
     413,
     "request_too_large",
     "The request body is over the limit",
@@ -76,13 +76,14 @@ impl Connection {
         if let (Target::Completion(route), Method::Post) = (&target, head.method) {
             return self.begin(shard, now, *route, head, bytes);
         }
+        let known = head.expect != Expect::Other && head.method != Method::Options;
+        if let (Target::Control, true) = (&target, known) {
+            return self.begin_ask(shard, now, head, bytes);
+        }
         self.io.close |= ends_early(shard, head);
         if head.expect == Expect::Other {
             answer::write_refusal(&mut self.io, shard, &UNKNOWN_EXPECTATION, None, None);
             return self.end_request(shard, now);
-        }
-        if let (Target::Control, true) = (&target, head.method != Method::Options) {
-            return self.ask_control(shard, now, head, bytes);
         }
         self.answer_simple(shard, target, head.method);
         self.end_request(shard, now);
@@ -311,7 +312,7 @@ impl Exchange {
 
 /// Whether an answer at the head ends the connection, and says so: a client that waits for `100 Continue` may never send
 /// its body, and one that is over the limit is not read away.
-fn ends_early(shard: &Shard, head: &RequestHead) -> bool {
+pub(super) fn ends_early(shard: &Shard, head: &RequestHead) -> bool {
     head.expect != Expect::None || is_over_limit(shard, head)
 }
 
@@ -322,7 +323,7 @@ fn is_over_limit(shard: &Shard, head: &RequestHead) -> bool {
 }
 
 /// What is no request, or goes on over a limit.
-fn malformed(status: u16) -> Refusal<'static> {
+pub(super) fn malformed(status: u16) -> Refusal<'static> {
     let message = match status {
         431 => "The head is over the limit",
         505 => "The HTTP version is not supported",

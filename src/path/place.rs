@@ -153,8 +153,16 @@ impl Exchange {
         self.leave_phase(cx, Phase::Prefill);
     }
 
+    /// The KV that the producer made is over there, or not wanted any more.
+    pub fn handoff_over(&mut self, cx: &Cx) {
+        if let Some(producer) = self.producing.take() {
+            cx.shard.shared.board.line(producer).handoff_over();
+        }
+    }
+
     /// A handoff that no decode leg has carried leaves its blocks with the producer until their lease ends.
     fn give_up_handoff(&mut self, cx: &mut Cx) {
+        self.handoff_over(cx);
         let handoff = std::mem::take(&mut self.handoff);
         if handoff.params.is_empty() || handoff.dispatched {
             return;

@@ -78,6 +78,8 @@ impl Exchange {
             dispatched: false,
         };
         self.prefill_answer = Vec::new();
+        cx.shard.shared.board.line(engine).handoff_made();
+        self.producing = Some(engine);
         self.advance_legs(cx);
     }
 

@@ -14,7 +14,7 @@ use super::exchange::{Cx, Exchange, Io};
 use super::fault::Cause;
 use crate::base::limits;
 use crate::base::time::Instant;
-use crate::base::units::EngineId;
+use crate::base::units::{EngineId, Phase};
 use crate::fleet::learn::pace::Pace;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
@@ -150,6 +150,7 @@ impl Exchange {
             self.marks.first_token = Some(first);
             // It was used, and serves one attempt: another makes its own.
             self.handoff.params = Vec::new();
+            self.handoff_over(cx);
             if let Some(load) = &mut self.decode_load {
                 cx.shard.shared.board.generates(load);
             }
@@ -164,6 +165,7 @@ impl Exchange {
             match self.placement {
                 Some(Placement::TwoLegs { prefill, decode }) => {
                     cx.shard.shared.pair_met(prefill, decode);
+                    cx.shard.shared.board.line(prefill).did_well(Phase::Prefill);
                     // Side by side the decode leg goes first and waits for the prompt to be read, which is no part of it.
                     let marks = &self.marks;
                     let begun = match self.room {

@@ -1,20 +1,13 @@
-//! The routes beside the completions: health, readiness and models are answered here, control routes by the control thread, and the rest
-//! with 404 or 405. Part of stage `parse`.
+//! The routes beside the completions: health, readiness and models are answered here, control routes by the control thread (`ask`), and the
+//! rest with 404 or 405. Part of stage `parse`.
 
-use std::time::Duration;
-
-use super::accept::{Connection, Front};
+use super::accept::Connection;
 use super::answer::{self, Refusal};
-use super::timers::Timer;
-use crate::base::time::Instant;
 use crate::metrics::ledger::Cell;
 use crate::metrics::standing;
-use crate::shard::{ControlRequest, Shard};
-use crate::wire::h1::head::{self, Method, RequestHead};
+use crate::shard::Shard;
+use crate::wire::h1::head::Method;
 use crate::wire::openai::Route;
-
-/// How long a connection waits for the control thread.
-const CONTROL_WAIT: Duration = Duration::from_secs(10);
 
 /// What a path leads to.
 pub(super) enum Target {
@@ -75,47 +68,6 @@ impl Connection {
         // No exchange begins, but whoever asks about the answer can name it.
         let id = matches!(target, Target::Completion(_)).then(|| shard.prng.uuid());
         answer::write_refusal(&mut self.io, shard, &refusal, id.as_ref(), None);
-    }
-
-    pub(super) fn ask_control(
-        &mut self,
-        shard: &mut Shard,
-        now: Instant,
-        head: &RequestHead,
-        bytes: &[u8],
-    ) {
-        let text = |span: &[u8]| String::from_utf8_lossy(span).into_owned();
-        let request = ControlRequest {
-            token: self.token,
-            method: head.method,
-            path: text(&bytes[head.path.clone()]),
-            bearer: head::bearer(bytes).map(<[u8]>::to_vec),
-            loopback: self.loopback,
-        };
-        self.front = Front::Running;
-        self.io.timers.set(Timer::Client, now + CONTROL_WAIT);
-        if !shard.ask_control(request) {
-            self.control_late(shard, now);
-        }
-    }
-
-    /// The control thread has too much to do, or is stuck.
-    pub(super) fn control_late(&mut self, shard: &mut Shard, now: Instant) {
-        let refusal = Refusal::new(503, "server_overloaded_error", "The control thread is busy")
-            .retry_after(1);
-        answer::write_refusal(&mut self.io, shard, &refusal, None, None);
-        self.end_request(shard, now);
-        self.advance(shard, now);
-    }
-
-    /// The control thread's answer to what this connection asked.
-    pub fn control_answer(&mut self, shard: &mut Shard, now: Instant, answer: &standing::Answer) {
-        if self.front != Front::Running || self.exchange.is_some() {
-            return;
-        }
-        answer::write_small(&mut self.io, shard, answer);
-        self.end_request(shard, now);
-        self.advance(shard, now);
     }
 }
 

@@ -14,7 +14,6 @@ use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::fleet::pick::Placement;
 use crate::metrics::outcome::{End, ExpireReason};
-use crate::metrics::standing::Standing;
 use crate::shard::Shard;
 use crate::shard::board::Phase;
 use crate::shard::gate::{Asked, Permit};
@@ -46,9 +45,8 @@ impl Exchange {
         let Some(place) = self.place_in_line else {
             return;
         };
-        // A router that drains finishes what it has taken in; one that may not serve does not, not even what was let in just now.
-        let held = cx.shard.shared.held().filter(|s| *s != Standing::Draining);
-        if let Some(standing) = held {
+        // Not even who was let in just now.
+        if let Some(standing) = cx.shard.shared.stopped() {
             return self.refuse_held(cx, standing);
         }
         let Some(permit) = cx.shard.claim(place) else {
@@ -67,8 +65,29 @@ impl Exchange {
             }
             Awaited::Phase(engine, phase) => {
                 self.phases[phase as usize] = Some(InPhase { engine, permit });
-                self.advance_legs(cx);
+                if self.is_still_placed(cx) {
+                    return self.advance_legs(cx);
+                }
+                // An engine has left meanwhile; nothing was sent yet.
+                self.release_attempt(cx);
+                self.attempt -= 1;
+                self.place(cx);
             }
+        }
+    }
+
+    /// Whether new work may still go where it is placed. A decode engine that comes after a handoff is placed anew by itself.
+    fn is_still_placed(&self, cx: &Cx) -> bool {
+        let available = |engine| cx.shard.shared.board.line(engine).available();
+        match self.placement {
+            Some(Placement::OneLeg { engine }) => available(engine),
+            Some(Placement::TwoLegs { prefill, decode }) if self.runs_beside(cx) => {
+                available(prefill) && available(decode)
+            }
+            Some(Placement::TwoLegs { prefill, .. }) => {
+                !self.handoff.params.is_empty() || available(prefill)
+            }
+            None => true,
         }
     }
 
@@ -83,7 +102,10 @@ impl Exchange {
     /// The bound of a wait is over: in a line, or before another attempt.
     pub fn wait_over(&mut self, cx: &mut Cx) {
         match self.place_in_line {
-            None => self.place(cx),
+            None => match cx.shard.shared.stopped() {
+                Some(standing) => self.refuse_held(cx, standing),
+                None => self.place(cx),
+            },
             Some((Awaited::Seat, _)) => {
                 let refusal = Refusal::new(504, "queue_expired", "No seat came free in time");
                 self.refuse(cx, refusal, End::Expired(ExpireReason::QueueExpired));

@@ -218,6 +218,9 @@ impl<R: Rt> LegIo<R> {
                 self.line = Some(line);
                 conn.leg_connected(slot);
             }
+            LegDone::Dialed(Err(DialFault::Shortage)) => {
+                conn.leg_failed(shard, now, slot, LegFault::Shortage);
+            }
             LegDone::Dialed(Err(fault)) => {
                 self.tell(shard, fault);
                 conn.leg_failed(shard, now, slot, LegFault::Connect);

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::io::{ReadHalf, Rt, WriteHalf};
 use super::pool::Idle;
+use super::socket::shortage;
 use super::tls::{self, Peer, TlsStream};
 
 /// See the head of this file.
@@ -54,6 +55,8 @@ pub(super) enum DialFault {
     Connect,
     /// Connected, and no TLS came of it; the words may be the peer's.
     Tls(String),
+    /// Nothing was left to connect with.
+    Shortage,
 }
 
 /// The first address that takes the connection, TLS included. Each but the last has an even share of the bound, so that
@@ -68,12 +71,12 @@ pub(super) async fn dial<R: Rt>(dial: Dial) -> Result<Line<R>, DialFault> {
         match within::<R, _>(share, connect(*at, &dial)).await {
             Some(Ok(line)) => return Ok(line),
             Some(Err(fault @ DialFault::Tls(_))) => told = fault,
-            Some(Err(DialFault::Connect)) | None => {}
+            Some(Err(DialFault::Connect | DialFault::Shortage)) | None => {}
         }
     }
     // What TLS had to say is more than that the last one was not there.
     connect(*last, &dial).await.map_err(|fault| match fault {
-        DialFault::Tls(_) => fault,
+        DialFault::Tls(_) | DialFault::Shortage => fault,
         DialFault::Connect => told,
     })
 }
@@ -136,7 +139,10 @@ impl<R: Rt> Idle for Line<R> {
 
 async fn connect<R: Rt>(at: SocketAddr, dial: &Dial) -> Result<Line<R>, DialFault> {
     let connected = R::connect(at).await;
-    let (reader, writer) = connected.map_err(|_| DialFault::Connect)?;
+    let (reader, writer) = connected.map_err(|error| match shortage(&error) {
+        Some(_) => DialFault::Shortage,
+        None => DialFault::Connect,
+    })?;
     let wire = match &dial.tls {
         None => Wire::Plain(Some(reader), writer),
         Some(peer) => {

@@ -13,6 +13,16 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
+/// What this process or its machine has run out of, when that is why a connection could not even be begun: the peer has no part in it.
+/// Not `EADDRNOTAVAIL`: an address without a route says it too, and ports run out towards one peer.
+pub fn shortage(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE | libc::ENFILE => Some("descriptors"),
+        libc::ENOMEM | libc::ENOBUFS => Some("memory"),
+        _ => None,
+    }
+}
+
 /// Cuts a connection whose halves are owned by futures in flight. It does not keep the connection open, and
 /// does nothing once that is gone: the number may by then belong to another socket.
 #[derive(Clone, Debug)]

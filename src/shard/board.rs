@@ -5,72 +5,26 @@
 //! before: if more than when the prices were read, others have come in between, and the placement is looked at again.
 //! Invariant at rest: every count is 0.
 
-mod class;
-
 mod kv;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+mod line;
+
+use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
-pub use self::class::FaultClass;
 pub use self::kv::KvHold;
+pub use self::line::Line;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
+pub use crate::base::units::Phase;
 use crate::fleet::price;
-use crate::metrics::standing::EngineLine;
-
-/// Which phase of an engine a reservation loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    Prefill,
-    Decode,
-}
-
-impl Phase {
-    pub const COUNT: usize = 2;
-}
 
 /// All engines' lines.
 #[derive(Debug)]
 pub struct Board {
     lines: Box<[CachePadded<Line>]>,
 }
-
-/// One engine. What a placement reads of it lies in one cache line.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Line {
-    prefill_requests: AtomicU32,
-    decode_requests: AtomicU32,
-    prefill_tokens: AtomicU64,
-    decode_tokens: AtomicU64,
-    /// Nanoseconds that the prompts outstanding were predicted to take.
-    prefill_ns: AtomicU64,
-    /// When the engine last finished a prompt, or got one while it had none: what was outstanding then has run down since.
-    prefill_mark: AtomicU64,
-    /// Tokens that the requests that decode may still generate.
-    output_tokens: AtomicU64,
-    /// KV of handoffs that were never fetched, until their leases end.
-    orphaned_tokens: AtomicU64,
-    /// Bits of an `f32`: live ÷ profiled interval between tokens.
-    correction: AtomicU32,
-    live: AtomicBool,
-    ejected: AtomicBool,
-    on_probation: AtomicBool,
-    evicted: AtomicBool,
-    /// `/tokenize` answered 404, 405 or 501: sizes of its prompts are estimated from then on.
-    tokenize_missing: AtomicBool,
-    /// TLS with it failed, which was told.
-    tls_failed: AtomicBool,
-    /// Requests that generate, and the KV they hold on average meanwhile. The others that decode still wait for their prompts.
-    generating: AtomicU32,
-    generating_tokens: AtomicU64,
-    /// Failures seen by requests, by class; evidence for whoever judges the engine.
-    faults: [AtomicU64; FaultClass::ALL.len()],
-}
-
-const _: () = assert!(std::mem::offset_of!(Line, tokenize_missing) <= 64);
 
 /// Load added to one engine. Dropping it without [`Board::release`] is a bug that debug builds catch.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,30 +51,10 @@ pub struct Charge {
 impl Board {
     /// Every engine starts alive: the first failed probe or request says otherwise.
     pub fn new(engines: usize) -> Self {
-        let line = || {
-            CachePadded::new(Line {
-                prefill_requests: AtomicU32::new(0),
-                decode_requests: AtomicU32::new(0),
-                prefill_tokens: AtomicU64::new(0),
-                decode_tokens: AtomicU64::new(0),
-                prefill_ns: AtomicU64::new(0),
-                prefill_mark: AtomicU64::new(0),
-                output_tokens: AtomicU64::new(0),
-                orphaned_tokens: AtomicU64::new(0),
-                correction: AtomicU32::new(1f32.to_bits()),
-                live: AtomicBool::new(true),
-                ejected: AtomicBool::new(false),
-                on_probation: AtomicBool::new(false),
-                evicted: AtomicBool::new(false),
-                tokenize_missing: AtomicBool::new(false),
-                tls_failed: AtomicBool::new(false),
-                generating: AtomicU32::new(0),
-                generating_tokens: AtomicU64::new(0),
-                faults: Default::default(),
-            })
-        };
         Board {
-            lines: (0..engines).map(|_| line()).collect(),
+            lines: (0..engines)
+                .map(|_| CachePadded::new(Line::new()))
+                .collect(),
         }
     }
 
@@ -246,141 +180,6 @@ impl Reservation {
                 load.kv_tokens = load.kv_tokens.saturating_sub(tokens);
                 load.output_tokens = load.output_tokens.saturating_sub(output_tokens);
             }
-        }
-    }
-}
-
-impl Line {
-    /// Tokens of both phases that this router has outstanding there.
-    pub fn outstanding_tokens(&self) -> u64 {
-        let load = |tokens: &AtomicU64| tokens.load(Ordering::Relaxed);
-        load(&self.prefill_tokens) + load(&self.decode_tokens) + load(&self.orphaned_tokens)
-    }
-
-    /// What placement is to know of it.
-    pub fn load(&self, now: Instant) -> price::Load {
-        let promised = self.prefill_ns.load(Ordering::Relaxed);
-        let run_down = now
-            .nanos()
-            .saturating_sub(self.prefill_mark.load(Ordering::Relaxed));
-        let orphaned = self.orphaned_tokens.load(Ordering::Relaxed);
-        price::Load {
-            backlog_s: promised.saturating_sub(run_down) as f64 / 1e9,
-            prompts: u64::from(self.requests(Phase::Prefill)),
-            residents: u64::from(self.requests(Phase::Decode)),
-            kv_tokens: self.decode_tokens.load(Ordering::Relaxed) + orphaned,
-            output_tokens: self.output_tokens.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Requests that generate there now, and the KV that they hold, as far as it is known.
-    pub fn generating(&self) -> (u64, u64) {
-        let tokens = self.generating_tokens.load(Ordering::Relaxed);
-        (u64::from(self.generating.load(Ordering::Relaxed)), tokens)
-    }
-
-    pub fn requests(&self, phase: Phase) -> u32 {
-        self.cells(phase).0.load(Ordering::Relaxed)
-    }
-
-    /// Whether new work may go there.
-    pub fn available(&self) -> bool {
-        self.would_be_available() && !self.evicted.load(Ordering::Relaxed)
-    }
-
-    /// The same but for whether it was evicted for being slow.
-    pub fn would_be_available(&self) -> bool {
-        self.live.load(Ordering::Relaxed) && !self.ejected.load(Ordering::Relaxed)
-    }
-
-    pub fn count_fault(&self, class: FaultClass) {
-        self.faults[class as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn faults(&self, class: FaultClass) -> u64 {
-        self.faults[class as usize].load(Ordering::Relaxed)
-    }
-
-    pub fn is_live(&self) -> bool {
-        self.live.load(Ordering::Relaxed)
-    }
-
-    pub fn is_ejected(&self) -> bool {
-        self.ejected.load(Ordering::Relaxed)
-    }
-
-    /// Live ÷ profiled interval between tokens, as learned.
-    pub fn correction(&self) -> f64 {
-        f64::from(f32::from_bits(self.correction.load(Ordering::Relaxed)))
-    }
-
-    /// What is no positive number changes nothing.
-    pub fn set_correction(&self, correction: f64) {
-        let correction = correction as f32;
-        if correction.is_normal() && correction > 0.0 {
-            self.correction
-                .store(correction.to_bits(), Ordering::Relaxed);
-        }
-    }
-
-    /// It was slow of late: new work goes there only at a price.
-    pub fn is_on_probation(&self) -> bool {
-        self.on_probation.load(Ordering::Relaxed)
-    }
-
-    pub fn set_on_probation(&self, on_probation: bool) {
-        self.on_probation.store(on_probation, Ordering::Relaxed);
-    }
-
-    /// It was slow for so long that no new work goes there.
-    pub fn is_evicted(&self) -> bool {
-        self.evicted.load(Ordering::Relaxed)
-    }
-
-    pub fn set_evicted(&self, evicted: bool) {
-        self.evicted.store(evicted, Ordering::Relaxed);
-    }
-
-    pub fn set_live(&self, live: bool) {
-        self.live.store(live, Ordering::Relaxed);
-    }
-
-    pub fn set_ejected(&self, ejected: bool) {
-        self.ejected.store(ejected, Ordering::Relaxed);
-    }
-
-    pub fn tokenize_missing(&self) -> bool {
-        self.tokenize_missing.load(Ordering::Relaxed)
-    }
-
-    /// Whether this call was the first to say so.
-    pub fn mark_tokenize_missing(&self) -> bool {
-        !self.tokenize_missing.swap(true, Ordering::Relaxed)
-    }
-
-    /// Whether this call was the first to say so.
-    pub fn mark_tls_failed(&self) -> bool {
-        !self.tls_failed.swap(true, Ordering::Relaxed)
-    }
-
-    fn cells(&self, phase: Phase) -> (&AtomicU32, &AtomicU64) {
-        match phase {
-            Phase::Prefill => (&self.prefill_requests, &self.prefill_tokens),
-            Phase::Decode => (&self.decode_requests, &self.decode_tokens),
-        }
-    }
-}
-
-impl From<&Line> for EngineLine {
-    fn from(line: &Line) -> Self {
-        EngineLine {
-            prefill_requests: u64::from(line.requests(Phase::Prefill)),
-            decode_requests: u64::from(line.requests(Phase::Decode)),
-            outstanding_tokens: line.outstanding_tokens(),
-            live: line.is_live(),
-            ejected: line.is_ejected(),
-            evicted: line.is_evicted(),
-            on_probation: line.is_on_probation(),
         }
     }
 }

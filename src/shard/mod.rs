@@ -42,9 +42,10 @@ use std::time::Duration;
 use crate::base::limits;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
-use crate::base::units::{EngineId, Leg, ShardId};
+use crate::base::units::{EngineId, Leg, Phase, ShardId};
 use crate::config::checked;
 use crate::config::topology::{EngineView, Snapshot};
+use crate::fleet::breaker::FaultClass;
 use crate::fleet::pick::{Candidate, Rank};
 use crate::fleet::price;
 use crate::metrics::histogram::ShardTimes;
@@ -97,6 +98,8 @@ pub struct ControlRequest {
     /// The token it came with.
     pub bearer: Option<Vec<u8>>,
     pub loopback: bool,
+    /// Of a POST.
+    pub body: Vec<u8>,
 }
 
 /// Something worth one line in the log, for the control thread to write.
@@ -270,7 +273,7 @@ impl Shard {
         });
         HealthView {
             standing: self.shared.standing.standing(),
-            why: None,
+            why: self.shared.why(),
             fleet: standing::Fleet::look(engines, one_leg),
             epoch: None,
             holder: None,
@@ -320,6 +323,16 @@ impl Shard {
 
     pub fn count_offered(&self) {
         self.ledger.update(|tx| tx.offer());
+    }
+
+    /// An engine failed a request in this phase. One that takes no connection goes out at once, before more requests find it out for
+    /// themselves; the control thread sees that it is out and asks it back. What else it may be, control verifies first.
+    pub fn blame(&self, engine: EngineId, phase: Phase, class: FaultClass) {
+        let line = self.shared.board.line(engine);
+        let row = line.count_failure(phase, class);
+        if class.is_unreachable() && row >= self.snapshot.fleet.recovery.eject_after {
+            line.set_ejected(true);
+        }
     }
 
     pub fn count(&self, cell: Cell) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::addresses::Addresses;
 use super::board::{Board, Phase};
@@ -42,6 +42,8 @@ pub struct Shared {
     /// When that was last heard of.
     handoff_at: AtomicU64,
     pub standing: standing::Gate,
+    /// Why it is what it is, in words for operators.
+    why: ArcSwapOption<String>,
     /// Pairs of engines that have completed a handoff: row producer, column consumer.
     met: Box<[AtomicBool]>,
     /// Which engines lately read which prompts; `None` where nothing is priced.
@@ -79,6 +81,7 @@ impl Shared {
             handoff_at: AtomicU64::new(0),
             retries: Credits::new(serving.retry_budget),
             standing: standing::Gate::new(),
+            why: ArcSwapOption::empty(),
             met: (0..engines * engines)
                 .map(|_| AtomicBool::new(false))
                 .collect(),
@@ -127,6 +130,24 @@ impl Shared {
     /// Why completions are refused now; `None` while serving.
     pub fn held(&self) -> Option<Standing> {
         Some(self.standing.standing()).filter(|standing| standing.is_held())
+    }
+
+    /// The same for requests that were taken in already: a router that drains finishes those.
+    pub fn stopped(&self) -> Option<Standing> {
+        self.held()
+            .filter(|standing| *standing != Standing::Draining)
+    }
+
+    /// Serves or holds back from now on, unless it drains already.
+    pub fn stand(&self, standing: Standing, why: Option<String>) {
+        self.why.store(why.map(Arc::new));
+        if !self.standing.set(standing) {
+            self.why.store(None);
+        }
+    }
+
+    pub fn why(&self) -> Option<Arc<String>> {
+        self.why.load_full()
     }
 
     pub fn is_draining(&self) -> bool {

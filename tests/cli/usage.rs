@@ -84,7 +84,6 @@ fn what_is_not_built_is_not_offered() {
     let rows: &[&[&str]] = &[
         &["serve", "--fleet", fleet, "--journal", "j"],
         &["serve", "--fleet", fleet, "--standby-of", "http://h"],
-        &["serve", "--fleet", fleet, "--resume"],
     ];
     for args in rows {
         let ended = run(args);

@@ -344,6 +344,7 @@ impl Serving<'_> {
             "/health" => Some("health"),
             "/v1/models" => Some("models"),
             "/version" => Some("version"),
+            "/metrics" => Some("metrics"),
             _ => None,
         };
         if let Some(leg @ ("tokenize" | "prefill" | "decode")) = leg {

@@ -12,6 +12,7 @@
 mod recorded;
 
 mod beside;
+mod breaker;
 mod cancel;
 mod cases;
 mod client;
@@ -24,6 +25,7 @@ mod http;
 mod keys;
 mod learn;
 mod legs;
+mod lifecycle;
 mod queue;
 mod serve;
 mod spread;

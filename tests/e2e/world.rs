@@ -327,6 +327,15 @@ impl World {
         fs::write(self.dir.join(name), content).expect("a file");
     }
 
+    /// Reads a file beside the fleet's.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.join(name)).expect("a file")
+    }
+
+    pub fn make_folder(&self, name: &str) {
+        fs::create_dir(self.dir.join(name)).expect("a folder");
+    }
+
     /// The id of the process.
     pub fn id(&self) -> u32 {
         lock(&self.child).id()

@@ -35,7 +35,8 @@ pub struct Answer {
 /// One engine for both legs, prompts estimated: one leg a request, and one attempt.
 const FLEET: &str = r#"{"schema":"narwhal.fleet","schema_version":2,"model":"stub-model",
     "engines":[{"iid":"e0","url":"http://10.0.0.1:8000","role":"both"}],"slo":{"ttft_s":10,"tpot_s":1},
-    "serving":{"admission":"open","max_attempts":1},"engine":{"tokenize":false,"connector":"none"}}"#;
+    "serving":{"admission":"open","max_attempts":1},"engine":{"tokenize":false,"connector":"none"},
+    "recovery":{"eject_after":1000000}}"#;
 
 impl Machine {
     pub fn new() -> Machine {

@@ -99,6 +99,22 @@ const ROOMS: &[Room] = &[
         ],
         pure: false,
     },
+    // A client of engines, and no data path.
+    Room {
+        name: "ask",
+        may: &["base", "config", "wire", "runtime::clock", "runtime::tls"],
+        crates: &[
+            "http_body_util",
+            "hyper",
+            "hyper_util",
+            "rustls",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tokio_rustls",
+        ],
+        pure: false,
+    },
     Room {
         name: "control",
         // Shards hand it what a request asked of the admin routes; it sends the answers back as mail.
@@ -106,9 +122,13 @@ const ROOMS: &[Room] = &[
             "base",
             "metrics",
             "config",
+            "fleet::breaker",
             "fleet::learn",
             "shard",
+            "ask",
             "runtime::cell::ControlPort",
+            "runtime::clock",
+            "runtime::socket",
             "runtime::cell::Mail",
             "runtime::mail",
             "wire::h1::head::Method",
@@ -118,7 +138,9 @@ const ROOMS: &[Room] = &[
             "http_body_util",
             "hyper",
             "hyper_util",
+            "libc",
             "rustls",
+            "serde",
             "serde_json",
             "sha2",
             "thiserror",
@@ -132,11 +154,11 @@ const ROOMS: &[Room] = &[
         name: "cli",
         may: &[
             "base", "metrics", "config", "wire", "fleet", "path", "shard", "stub", "runtime",
-            "control",
+            "ask", "control",
         ],
         crates: &[
             "clap",
-            // `profile` is a client of engines, and no data path.
+            // `profile`, `drain`, `status` are clients, and no data path.
             "http_body_util",
             "hyper",
             "hyper_util",

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Client, Trouble, told};
+use crate::ask::client::{Client, Trouble, told};
 use crate::config::topology::EngineView;
 use crate::config::{Dialect, Fleet};
 use crate::control::generation::{self, MODELS};

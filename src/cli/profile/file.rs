@@ -3,8 +3,7 @@
 //! Written beside and renamed, so that a reader sees the old file or the new one. Invariant: what is written is what
 //! `config::profiles` reads.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -13,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::config::Format;
 use crate::config::profiles;
+use crate::control::disk;
 
 /// One engine's row, with the names of the file. Its own type, so that the file's shape is in one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +85,7 @@ impl Profiles {
         let name = self.path.display().to_string();
         profiles::parse(&name, &text, Format::Json)
             .map_err(|why| format!("what was measured makes no profile: {why}"))?;
-        replace(&self.path, &text).map_err(|why| format!("{name}: {why}"))
+        disk::replace(&self.path, &text).map_err(|why| format!("{name}: {why}"))
     }
 
     fn text(&self) -> String {
@@ -131,16 +131,6 @@ impl Row {
             .collect();
         format!("{{{}}}", members.join(", "))
     }
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut file = File::create(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
 }
 
 #[cfg(test)]

@@ -3,19 +3,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `facts` | what an engine says of itself |
-//! | `prompt` | prompts of a wanted length that no cache knows |
-//! | `legs` | how an engine is asked, by dialect and role |
-//! | `tokens` | what comes back |
 //! | `sweep`, `together` | the points, one by one; streams that run together |
 //! | `journal` | points on disk |
 //! | `report` | what is printed of a fit |
 //! | `file` | the profile file |
-//! | `client` | timed requests |
 //!
-//! The plan, the window and the fit are pure, in `fleet::measure`. Invariant: a row is written only when its fits are within the
-//! limits; rows of other engines stay.
-
-mod client;
+//! How engines are asked is room `ask`. The plan, the window and the fit are pure, in `fleet::measure`. Invariant: a row is written only
+//! when its fits are within the limits; rows of other engines stay.
 
 mod facts;
 
@@ -23,17 +17,11 @@ mod file;
 
 mod journal;
 
-mod legs;
-
-mod prompt;
-
 mod report;
 
 mod sweep;
 
 mod together;
-
-mod tokens;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,14 +29,14 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 
-use self::client::{Client, Trouble};
 use self::facts::Facts;
 use self::file::{Measured, Profiles, Row};
 use self::journal::{Journal, Owner};
-use self::legs::{Rig, Way};
-use self::prompt::Prompts;
 use self::sweep::{Asked, Sweep};
 use super::{Failure, flags, router};
+use crate::ask::client::{Client, Trouble};
+use crate::ask::legs::{Rig, Way};
+use crate::ask::prompt::Prompts;
 use crate::base::units::EngineId;
 use crate::config::{self, Dialect, EngineView, Role, Snapshot};
 use crate::control::resolve;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::client::Trouble;
 use super::facts;
 use super::journal::{Journal, Owner, Point};
-use super::legs::{Read, Rig};
-use super::prompt::{LEARN_WORDS, Prompt, Prompts};
 use super::together::{self, Missed};
+use crate::ask::client::Trouble;
+use crate::ask::legs::{Read, Rig};
+use crate::ask::prompt::{LEARN_WORDS, Prompt, Prompts};
 use crate::base::prng::Prng;
 use crate::base::time::{Clock, Instant};
 use crate::fleet::measure::fit::{DecodePoint, PrefillPoint, median};

@@ -10,10 +10,10 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::client::Trouble;
-use super::legs::Rig;
-use super::prompt::Prompt;
-use super::tokens::Tokens;
+use crate::ask::client::Trouble;
+use crate::ask::legs::Rig;
+use crate::ask::prompt::Prompt;
+use crate::ask::tokens::Tokens;
 use crate::base::prng::Prng;
 use crate::base::time::{Clock, Instant};
 use crate::fleet::measure::window::{Steady, Window, WindowFault};

@@ -236,18 +236,6 @@ keys! {
         "Who serves of several routers: file:PATH or etcd://HOST:PORT/PREFIX.";
 }
 
-/// Keys that are checked and have no effect in this version; a file that sets one is told so. (What a client
-/// would notice if it were passed over, such as a queue or TLS, is refused by `cli::serve` instead.)
-pub(super) const NOT_BUILT: &[&str] = &[
-    "controller.monitor_failure_limit",
-    "recovery.eject_after",
-    "recovery.readmit_every",
-    "recovery.failure_quarantine_s",
-    "recovery.engine_restart_policy",
-    "recovery.state_path",
-    "recovery.resume",
-];
-
 /// Tables of the existing router that hold nothing we use.
 pub(super) const NOT_USED_SECTIONS: &[&str] = &[
     "controller.thresholds",

@@ -172,6 +172,7 @@ fn quiet() -> Settings {
         admin_listen: None,
         admin_key: None,
         api_keys_file: None,
+        seed: 1,
         signals: false,
         names: resolve::Names::default(),
         tls: None,

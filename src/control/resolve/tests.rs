@@ -41,6 +41,7 @@ fn settings(resolver: impl Resolver) -> Settings {
         admin_listen: None,
         admin_key: None,
         api_keys_file: None,
+        seed: 1,
         signals: false,
         names: Names {
             resolver: Arc::new(resolver),
@@ -216,6 +217,7 @@ fn a_resolver_that_hangs_holds_nothing_up() {
         path: "/health".into(),
         bearer: None,
         loopback: true,
+        body: Vec::new(),
     };
     let reply = control::Reply::new(move |answer| {
         let _ = send.send(answer.status);

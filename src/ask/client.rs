@@ -53,6 +53,9 @@ pub enum Trouble {
     },
     #[error("{0}: not the answer that was expected")]
     Answer(&'static str),
+    /// Of a prompt whose length we do not know ourselves.
+    #[error("its answer has no `usage` with the prompt's length")]
+    NoUsage,
     #[error("no answer in time ({0:?})")]
     Late(Duration),
     #[error("it failed in the stream, status {status}: {message}")]

@@ -48,6 +48,8 @@ pub struct Read {
     pub cached_tokens: u64,
     /// KV that nobody fetched stays on the engine for a while.
     pub parked: bool,
+    /// There was KV to fetch.
+    pub handed_over: bool,
 }
 
 impl Way {
@@ -176,17 +178,13 @@ impl Rig {
         let answer = coming.collect().await?;
         let to = self.clock.now();
         let handoff = handoff(&answer)?;
-        let mut read = self.read_in(prompt, usage_of(&answer), from, to)?;
-        let Some(handoff) = handoff else {
-            return Ok(read);
-        };
-        match by {
-            None => read.parked = true,
-            Some(by) => {
-                let fetched = self.fetch(by, prompt, handoff).await;
-                fetched.map_err(|why| why.of_partner(self.view(by)))?;
-            }
+        if let (Some(handoff), Some(by)) = (handoff, by) {
+            let fetched = self.fetch(by, prompt, handoff).await;
+            fetched.map_err(|why| why.of_partner(self.view(by)))?;
         }
+        let mut read = self.read_in(prompt, usage_of(&answer), from, to)?;
+        read.handed_over = handoff.is_some();
+        read.parked = handoff.is_some() && by.is_none();
         Ok(read)
     }
 
@@ -254,13 +252,14 @@ impl Rig {
         let tokens = match counted {
             Some(counted) => counted,
             None if prompt.is_exact => prompt.tokens,
-            None => return Err(Trouble::Answer("`usage` with the prompt's length")),
+            None => return Err(Trouble::NoUsage),
         };
         Ok(Read {
             tokens,
             seconds: to.since(from).as_secs_f64(),
             cached_tokens: usage.map_or(0, |usage| usage.cached_tokens),
             parked: false,
+            handed_over: false,
         })
     }
 
