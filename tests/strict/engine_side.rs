@@ -270,7 +270,15 @@ fn cases_hold_on_sockets() {
                 .filter(|case| self::roles(case) == roles && !case.machine_only)
             {
                 for piece in [usize::MAX, 1] {
-                    if let Err(what) = on_sockets(&world, case, piece) {
+                    // What is left of an answer has 250 ms to come, which a starved machine may take: a kept connection is looked for
+                    // again. One that is kept and should not be fails at once.
+                    let mut held = on_sockets(&world, case, piece);
+                    for _ in 0..2 {
+                        if held.as_ref().is_err_and(|what| what == NOT_KEPT) {
+                            held = on_sockets(&world, case, piece);
+                        }
+                    }
+                    if let Err(what) = held {
                         faults.push(format!(
                             "{} {} (pieces of {piece}): {what}",
                             case.place, case.name
@@ -282,6 +290,8 @@ fn cases_hold_on_sockets() {
         assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
     });
 }
+
+const NOT_KEPT: &str = "not kept";
 
 fn on_sockets(world: &World, case: &Case, piece: usize) -> Result<(), String> {
     let small = if case.reply.len() > 3000 {
@@ -328,7 +338,7 @@ fn on_sockets(world: &World, case: &Case, piece: usize) -> Result<(), String> {
     let (first, rest) = log.split_first().ok_or("no leg")?;
     let pooled = rest.iter().any(|leg| leg.connection == first.connection);
     if pooled != case.pooled {
-        return Err(format!("pooled: {pooled}"));
+        return Err(if pooled { "kept" } else { NOT_KEPT }.to_owned());
     }
     Ok(())
 }
