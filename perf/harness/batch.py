@@ -35,10 +35,11 @@ def measure(scenario, rows, found, args):
                         continue
                     stack.callback(running[row.process].stop)
         rounds = {row.label: [] for row in rows}
-        order = list(rows)
         for number in range(args.rounds):
-            for row in order:
+            # Another order each time, so that nobody always follows the same one.
+            for row in args.chance.sample(rows, len(rows)):
                 if args.over.is_set() or time.monotonic() > args.end:
+                    args.cut = True
                     return {label: batches[:number] for label, batches in rounds.items()}
                 with contextlib.ExitStack() as own:
                     process = running.get(row.process)
@@ -48,19 +49,20 @@ def measure(scenario, rows, found, args):
                     batch = undisturbed(scenario, row, process, engine, engines, args)
                 rounds[row.label].append(batch)
                 tell(scenario, number, row, batch)
-            # Nobody always follows the same one.
-            order = order[1:] + order[:1]
         return rounds
 
 
 def undisturbed(scenario, row, process, engine, engines, args):
     """A batch that nothing else on the machine disturbed, or the least disturbed of a few."""
-    best = None
+    best, tried = None, []
     for _ in range(1 if scenario.fresh else TRIES):
         machine.await_quiet(args)
         others = machine.Others([engine.pid] + ([process.pid] if process else []))
         batch = load(scenario, row, process, engine, engines, args)
         batch["others"] = others.share()
+        tried.append(batch["others"])
+        # All tries are told, the one that counts among them.
+        batch["tries"] = tried
         if batch["fault"]:
             return batch
         if best is None or batch["others"] < best["others"]:
@@ -119,6 +121,7 @@ def values(scenario, got, proxied):
             out["cost"] = proxy["cpu_ns"] / 1e9 / max(count, 1e-9)
     if scenario.mode == "hold" and proxied:
         before, opened = got["opened"][0]["rss_kib"]
+        out["streams"] = got["streams"]
         out["bytes_per_stream"] = (opened - before) * 1024 / max(got["streams"], 1)
         out["grown_mib"] = (got["watched"][0]["rss_kib"][1] - opened) / 1024
     return out

@@ -7,15 +7,15 @@ from . import plot, report, scenarios
 HEAD = """# Measured
 
 {date}, commit {commit}. {cpu}, {cores} cores, {os}, Linux {kernel}, loopback. {rounds} interleaved rounds of {seconds} s each; medians,
-with least and greatest in brackets. Made by `perf/run --out perf/results`; every batch is in `{file}`.
+with least and greatest in brackets. Made by `{command}`; every batch that counts is in `{file}`.
 
 {versions}
 
 All proxies share one core, engine and load client the other. Each answer was checked token by token. Prompts are 180 token ids (a text of
 as many numbers for smg, which takes no ids), answers 64 tokens, an event of 250 bytes each. CPU is the proxy's own, threads and system
-included, from `schedstat`. *Relay* times run from the engine's write to the client's read. *Events a read* tells how much was joined before it
-reached the client: at full speed the engine is faster than any proxy, events pile up before it, and whoever is slower reads more of them at
-once, each cheaper. So paced cases (`p1000`, `k1000`) tell what an event costs by itself. *Others* is what else used the machine, in cores.
+included, from `schedstat`. *Relay* times run from the engine's write to the client's read. *Events a read* is what the
+client reads at once, its own lateness included: at full speed events pile up before whoever is slower, who then reads more of them at once,
+each cheaper; engine and client, which share a core, are nearly at its end too. So paced cases (`p1000`, `k1000`) tell what an event costs by itself. *Others* is what else used the machine, in cores.
 
 `narwhal` and `vllm-router` send each request to a prefill engine first and to a decode engine then; `nginx`, `haproxy` and the bare `relay`
 (`perf/relay.rs`, which understands nothing) pass it to one engine.
@@ -58,7 +58,7 @@ def render(folder, name, result, known):
             out.write(of(result))
     versions = "; ".join(what or name for name, what in result["versions"].items() if name not in ("direct", "relay"))
     parts = [HEAD.format(date=result["date"], commit=result["commit"], rounds=result["rounds"], seconds=result["seconds"], file=name,
-                         versions=versions, **result["machine"], **plots)]
+                         versions=versions, command=result.get("command", "perf/run --out perf/results"), **result["machine"], **plots)]
     parts.append("## Bars\n\n" + report.bars_table(result["bars"]) + "\n")
     for case, section in result["scenarios"].items():
         scenario = known.get(case) or scenarios.Scenario(case, section["what"], 0, [], unit=section["unit"], mode=section["mode"])
