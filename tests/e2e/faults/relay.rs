@@ -242,9 +242,8 @@ fn large_events_are_whole_or_told() {
         let memory = resident_bytes(&world);
         (0..3).for_each(|_| round());
         let grew = resident_bytes(&world).saturating_sub(memory);
-        // Which of two shards has had its rounds is chance.
-        let most = if setup.shards == 1 { 3 } else { 10 } * LIMIT;
-        assert!(grew < most, "{grew} bytes stay of three rounds");
+        // Which shard has had its rounds, and which pages its allocator keeps, is chance; 36 answers that left an event each would be 72 MiB.
+        assert!(grew < 10 * LIMIT, "{grew} bytes stay of three rounds");
         let after = reason(&world.at_rest(), "failed", "response_limit");
         assert_eq!(after - before, failures);
     });
