@@ -11,7 +11,7 @@ use std::path::Path;
 use sha2::{Digest as _, Sha256};
 
 use super::fault::Faults;
-use super::{ConfigError, Errors, FILE_BYTES_MAX};
+use super::{ConfigError, Errors};
 
 /// The SHA-256 of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +42,9 @@ pub struct ApiKeys(Vec<Digest>);
 impl ApiKeys {
     /// Reads the file of client keys.
     pub fn load(path: &Path) -> Result<ApiKeys, Errors> {
-        let (file, bytes) = read(path)?;
-        let text = String::from_utf8(bytes).map_err(|_| Errors::of_file(&file, "is not UTF-8"))?;
+        let file = path.display().to_string();
+        let text = String::from_utf8(super::read(path)?)
+            .map_err(|_| Errors::of_file(&file, "is not UTF-8"))?;
         ApiKeys::parse(&file, &text)
     }
 
@@ -97,19 +98,6 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// The name of a file in messages, and what is in it.
-fn read(path: &Path) -> Result<(String, Vec<u8>), Errors> {
-    let file = path.display().to_string();
-    match super::read(path) {
-        Ok(bytes) if bytes.len() <= FILE_BYTES_MAX => Ok((file, bytes)),
-        Ok(_) => Err(Errors::of_file(
-            &file,
-            format!("longer than {FILE_BYTES_MAX} bytes"),
-        )),
-        Err(why) => Err(Errors::of_file(&file, format!("cannot be read: {why}"))),
-    }
-}
-
 fn digest(line: &str) -> Option<Digest> {
     let hex = line.split_ascii_whitespace().next()?;
     let hex = hex.strip_prefix("sha256:").unwrap_or(hex).as_bytes();
@@ -139,8 +127,8 @@ impl AdminKey {
     }
 
     pub fn load(path: &Path) -> Result<AdminKey, Errors> {
-        let (file, bytes) = read(path)?;
-        AdminKey::new(&bytes).ok_or_else(|| Errors::of_file(&file, "the admin key is empty"))
+        let empty = || Errors::of_file(&path.display().to_string(), "the admin key is empty");
+        AdminKey::new(&super::read(path)?).ok_or_else(empty)
     }
 
     pub fn matches(&self, given: &[u8]) -> bool {

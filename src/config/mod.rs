@@ -72,9 +72,7 @@ pub fn load(path: &Path, env: &Env<'_>) -> Result<Loaded, Errors> {
     let file = path.display().to_string();
     let format = Format::of(path)
         .ok_or_else(|| Errors::of_file(&file, "the name must end in .json or .toml"))?;
-    let bytes =
-        read(path).map_err(|why| Errors::of_file(&file, format!("cannot be read: {why}")))?;
-    parse_bytes(&file, &bytes, format, env)
+    parse_bytes(&file, &read(path)?, format, env)
 }
 
 /// Checks the text of a fleet file. `file` is only its name in messages.
@@ -140,15 +138,18 @@ fn parse_bytes(file: &str, bytes: &[u8], format: Format, env: &Env<'_>) -> Resul
     }
 }
 
-/// The room's only I/O. Reads one byte more than allowed at most, so that an endless file ends.
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+/// The room's only I/O: what is in a file. Reads one byte more than allowed at most, so that an endless file ends. Errors name the file.
+fn read(path: &Path) -> Result<Vec<u8>, Errors> {
     use std::io::Read;
+    let told = |why: String| Errors::of_file(&path.display().to_string(), why);
     let mut bytes = Vec::new();
     let bound = FILE_BYTES_MAX as u64 + 1;
-    std::fs::File::open(path)?
-        .take(bound)
-        .read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let read = std::fs::File::open(path).and_then(|file| file.take(bound).read_to_end(&mut bytes));
+    match read {
+        Ok(_) if bytes.len() <= FILE_BYTES_MAX => Ok(bytes),
+        Ok(_) => Err(told(format!("longer than {FILE_BYTES_MAX} bytes"))),
+        Err(why) => Err(told(format!("cannot be read: {why}"))),
+    }
 }
 
 /// Bytes of a fleet file; 4096 engines take about one.

@@ -73,9 +73,8 @@ pub fn load(path: &Path) -> Result<Vec<Profile>, Errors> {
     let file = path.display().to_string();
     let format = Format::of(path)
         .ok_or_else(|| Errors::of_file(&file, "the name must end in .json or .toml"))?;
-    let bytes = super::read(path)
-        .map_err(|why| Errors::of_file(&file, format!("cannot be read: {why}")))?;
-    let text = String::from_utf8(bytes).map_err(|_| Errors::of_file(&file, "is not UTF-8"))?;
+    let text = String::from_utf8(super::read(path)?)
+        .map_err(|_| Errors::of_file(&file, "is not UTF-8"))?;
     parse(&file, &text, format)
 }
 

@@ -34,7 +34,7 @@ pub enum LegFault {
     Connect,
     /// The connection broke while the request was sent or the answer read.
     Broken,
-    /// This process has no descriptor, port or memory left for a connection: the engine was not even tried.
+    /// This process has no descriptor or memory left for a connection: the engine was not even tried.
     Shortage,
 }
 
