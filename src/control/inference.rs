@@ -10,7 +10,6 @@ use rustls::ClientConfig;
 use tokio::time::timeout;
 
 use super::Shared;
-use super::breakers::{serves, well};
 use crate::ask::client::{Client, Trouble};
 use crate::ask::legs::{Rig, Way};
 use crate::ask::prompt::Prompts;
@@ -20,6 +19,7 @@ use crate::config::topology::{EngineView, Snapshot};
 use crate::fleet::breaker::Answer;
 use crate::runtime::clock::MonotonicClock;
 use crate::runtime::socket;
+use crate::shard::ward::{serves, well};
 
 /// A probe's prompt is short: it has to be read while the engine works.
 const WORDS: u64 = 4;
@@ -137,15 +137,15 @@ fn partners(
             .snapshot
             .engines
             .iter()
-            .filter(|e| e.id != but && serves(shared, e, role))
+            .filter(|e| e.id != but && serves(&shared.snapshot, e, role))
     };
     let mut found: Vec<_> = all()
         .filter(|e| also.contains(&e.id))
         .map(|e| e.id)
         .collect();
     if found.is_empty() {
-        found = well(shared, but)
-            .filter(|e| serves(shared, e, role))
+        found = well(&shared.snapshot, &shared.state, but)
+            .filter(|e| serves(&shared.snapshot, e, role))
             .map(|e| e.id)
             .collect();
     }

@@ -32,6 +32,8 @@ pub mod shared;
 
 pub mod waits;
 
+pub mod ward;
+
 #[cfg(test)]
 mod gate_tests;
 
@@ -331,7 +333,7 @@ impl Shard {
         let line = self.shared.board.line(engine);
         let row = line.count_failure(phase, class);
         if class.is_unreachable() && row >= self.snapshot.fleet.recovery.eject_after {
-            line.set_ejected(true);
+            line.eject(class);
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Line {
     /// Failures seen by requests, by class, and those in a row: evidence for whoever judges the engine.
     pub(super) faults: [AtomicU64; FaultClass::COUNT],
     pub(super) rows: [[AtomicU32; FaultClass::COUNT]; Phase::COUNT],
+    /// What it is ejected for: a class by its place in [`FaultClass::ALL`], while the flag is set.
+    pub(super) ejected_for: AtomicU8,
     /// Handoffs made here that nobody has fetched yet, as far as this router knows.
     pub(super) handoffs: AtomicU32,
 }
@@ -80,6 +82,7 @@ impl Line {
             generating_tokens: AtomicU64::new(0),
             faults: Default::default(),
             rows: Default::default(),
+            ejected_for: AtomicU8::new(0),
             handoffs: AtomicU32::new(0),
         }
     }
@@ -163,6 +166,14 @@ impl Line {
         self.did_well(Phase::Decode);
     }
 
+    /// It comes back by an operator's word, whatever it was out for.
+    pub fn readmit(&self) {
+        self.forgive();
+        // Its breaker sees that it is no longer out.
+        self.set_ejected(false);
+        self.set_held(false);
+    }
+
     /// KV of a prompt waits here to be fetched.
     pub fn handoff_made(&self) {
         self.handoffs.fetch_add(1, Ordering::Relaxed);
@@ -243,8 +254,26 @@ impl Line {
         self.set(flag::DEAD, !live);
     }
 
+    /// No new work goes there, for this.
+    pub fn eject(&self, class: FaultClass) {
+        self.ejected_for
+            .store(class.index() as u8, Ordering::Relaxed);
+        self.set(flag::EJECTED, true);
+    }
+
     pub fn set_ejected(&self, ejected: bool) {
         self.set(flag::EJECTED, ejected);
+    }
+
+    pub fn ejected_for(&self) -> Option<FaultClass> {
+        let class = self.ejected_for.load(Ordering::Relaxed);
+        let class = FaultClass::ALL.get(usize::from(class)).copied();
+        class.filter(|_| self.is_ejected())
+    }
+
+    /// Failures of requests, by class.
+    pub fn failures(&self) -> [u64; FaultClass::COUNT] {
+        std::array::from_fn(|i| self.faults[i].load(Ordering::Relaxed))
     }
 
     pub fn tokenize_missing(&self) -> bool {
