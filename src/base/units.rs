@@ -43,6 +43,15 @@ pub enum Phase {
 
 impl Phase {
     pub const COUNT: usize = 2;
+    pub const ALL: [Phase; Phase::COUNT] = [Phase::Prefill, Phase::Decode];
+
+    /// As in metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+        }
+    }
 }
 
 /// Which of the engine requests of an attempt this is.

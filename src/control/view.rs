@@ -1,11 +1,13 @@
 //! Parts of the live picture, made of what control reads: plain values out of atomics.
 
 use super::Shared;
-use crate::base::units::Dialect;
+use crate::base::units::{Dialect, Phase};
 use crate::config::checked::Fleet;
 use crate::config::topology;
-use crate::metrics::picture::{EngineView, Length, Pace, Room, TokenAccounting};
+use crate::fleet::breaker::FaultClass;
+use crate::metrics::picture::{Breaker, EngineView, Length, Pace, Room, TokenAccounting};
 use crate::shard;
+use crate::shard::board::Line;
 use crate::shard::gate;
 
 pub fn engine<'a>(engine: &'a topology::EngineView, shared: &Shared) -> EngineView<'a> {
@@ -29,6 +31,22 @@ pub fn engine<'a>(engine: &'a topology::EngineView, shared: &Shared) -> EngineVi
             good_windows: judged.good,
             window_samples: judged.samples,
         },
+        breaker: breaker(line),
+    }
+}
+
+fn breaker(line: &Line) -> Breaker {
+    let (totals, rows) = (line.failures(), line.rows());
+    let of = |class: &FaultClass| (class.name(), totals[class.index()]);
+    let row = |phase: &Phase| {
+        let (name, row) = (phase.name(), rows[*phase as usize]);
+        let all = FaultClass::ALL.iter();
+        all.map(move |class| (name, class.name(), row[class.index()]))
+    };
+    Breaker {
+        open_for: line.ejected_for().map(FaultClass::name),
+        failures: FaultClass::ALL.iter().map(of).collect(),
+        in_a_row: Phase::ALL.iter().flat_map(row).collect(),
     }
 }
 

@@ -112,6 +112,7 @@ metrics! {
     OUTSTANDING_TOKENS = "narwhal_outstanding_tokens" Gauge "tokens" ["iid"] "Tokens those requests still hold on it.";
     ENGINE_LIVE = "narwhal_engine_live" Gauge "0 or 1" ["iid"] "It answers its health route.";
     EJECTED = "narwhal_ejected" Gauge "0 or 1" ["iid"] "Its breaker is open.";
+    ENGINE_FAILURES = "narwhal_engine_failures_total" Counter "requests" ["iid", "class"] "Attempts that failed on it, by class of failure, as its breaker counts them.";
     PROBATION = "narwhal_probation" Gauge "0 or 1" ["iid"] "It was slow of late: new work goes there at a price.";
     EVICTED = "narwhal_evicted" Gauge "0 or 1" ["iid"] "It was slow for so long that no new work goes there.";
     PROFILE_DIGEST = "narwhal_profile_digest" Gauge "0 or 1" ["iid", "digest"] "1 at how the engine compares with its profile's digest; none without a profile.";

@@ -81,6 +81,17 @@ pub struct EngineView<'a> {
     /// `None` without a profile.
     pub digest: Option<DigestMatch>,
     pub pace: Pace,
+    pub breaker: Breaker,
+}
+
+/// What requests saw of an engine. Classes by name, in one order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Breaker {
+    /// Why no work goes there, while none does.
+    pub open_for: Option<&'static str>,
+    pub failures: Vec<(&'static str, u64)>,
+    /// Of these, in a row and up to now: phase, class, how many.
+    pub in_a_row: Vec<(&'static str, &'static str, u32)>,
 }
 
 /// How fast an engine was found to be, and how it is judged for it.
@@ -208,6 +219,11 @@ pub(crate) fn sample() -> Picture<'static> {
             bad_windows: 3,
             good_windows: 0,
             window_samples: 7,
+        },
+        breaker: Breaker {
+            open_for: ejected.then_some("stream"),
+            failures: vec![("timeout", 0), ("stream", 5)],
+            in_a_row: vec![("decode", "timeout", 0), ("decode", "stream", 3)],
         },
     };
     let picture = Picture {

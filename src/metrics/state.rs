@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::histogram::{Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::outcome::{End, Outcome};
-use super::picture::{EngineView, Length, Picture, ShardView};
+use super::picture::{Breaker, EngineView, Length, Picture, ShardView};
 use super::standing::EngineLine;
 
 pub const SCHEMA: &str = "narwhal.state";
@@ -198,6 +198,7 @@ fn health(p: &Picture<'_>) -> Value {
                 "pin": e.pinned,
                 "live": e.line.live,
                 "ejected": e.line.ejected,
+                "breaker": breaker(&e.breaker),
                 "profile": e.digest.map(|digest| json!({"digest": digest.name()})),
             })
         })
@@ -212,6 +213,18 @@ fn health(p: &Picture<'_>) -> Value {
         "uptime_s": p.uptime.as_secs_f64(),
         "engines": engines,
     })
+}
+
+/// What is 0 is left out.
+fn breaker(b: &Breaker) -> Value {
+    let failures = b.failures.iter().filter(|(_, n)| *n > 0);
+    let failures: Map<String, Value> = failures.map(|(c, n)| ((*c).into(), json!(n))).collect();
+    let mut in_a_row = Map::new();
+    for (phase, class, n) in b.in_a_row.iter().filter(|(_, _, n)| *n > 0) {
+        let of_phase = in_a_row.entry(*phase).or_insert_with(|| json!({}));
+        of_phase[*class] = json!(n);
+    }
+    json!({"open_for": b.open_for, "failures": failures, "in_a_row": in_a_row})
 }
 
 fn shard(number: usize, s: &ShardView<'_>) -> Value {
@@ -348,6 +361,12 @@ mod tests {
             (profile(0), profile(1)),
             (&json!({"digest": "mismatch"}), &json!(null))
         );
+        let breaker = |i: usize| &health["engines"][i]["breaker"];
+        assert_eq!(
+            breaker(1),
+            &json!({"open_for": "stream", "failures": {"stream": 5}, "in_a_row": {"decode": {"stream": 3}}})
+        );
+        assert_eq!(breaker(0)["open_for"], json!(null));
         let shard = &state["shards"][1];
         assert_eq!(
             (&shard["shard"], &shard["core"], &shard["driver"]),

@@ -142,6 +142,11 @@ fn engines(page: &mut Page, p: &Picture<'_>) {
     page.family(&names::ENGINE_LIVE, live);
     let ejected = each.clone().map(|e| ([e.iid], u64::from(e.line.ejected)));
     page.family(&names::EJECTED, ejected);
+    let failures = each.clone().flat_map(|e| {
+        let failures = e.breaker.failures.iter();
+        failures.map(|(class, n)| ([e.iid, class], *n))
+    });
+    page.family(&names::ENGINE_FAILURES, failures);
     let probation = each
         .clone()
         .map(|e| ([e.iid], u64::from(e.line.on_probation)));
