@@ -25,6 +25,8 @@ pub struct Learned {
 #[derive(Debug)]
 struct Speed {
     samples: AtomicU64,
+    /// Samples that an earlier life of this router stands for: they count for the average, and are not heard again.
+    recalled: AtomicU64,
     /// Millionths.
     sum: AtomicU64,
     /// The moving average, an `f64`.
@@ -86,6 +88,7 @@ impl Learned {
         // A ratio is at most a hundred, so this wraps after 10^11 samples: never.
         speed.sum.fetch_add((ratio * MILLION) as u64, Relaxed);
         let value = f64::from_bits(speed.value.load(Relaxed));
+        let seen = seen + speed.recalled.load(Relaxed);
         let value = correction::step(rules, seen, value, ratio);
         speed.value.store(value.to_bits(), Relaxed);
         correction::counts(rules, seen + 1, value)
@@ -96,7 +99,17 @@ impl Learned {
         let speed = &self.speeds[engine.index()];
         let value = correction::fade(rules, f64::from_bits(speed.value.load(Relaxed)));
         speed.value.store(value.to_bits(), Relaxed);
-        correction::counts(rules, speed.samples.load(Relaxed), value)
+        let seen = speed.samples.load(Relaxed) + speed.recalled.load(Relaxed);
+        correction::counts(rules, seen, value)
+    }
+
+    /// What an earlier life of this router had learned, before any sample of this one; the correction to work with from now on.
+    pub fn recall(&self, engine: EngineId, rules: &DecodeCorrection, correction: f64) -> f64 {
+        let speed = &self.speeds[engine.index()];
+        let (seen, value) = correction::recalled(rules, correction);
+        speed.value.store(value.to_bits(), Relaxed);
+        speed.recalled.store(seen, Relaxed);
+        value
     }
 
     pub fn heard(&self, engine: EngineId) -> Heard {
@@ -170,6 +183,7 @@ impl Speed {
         let none = || AtomicU64::new(f64::NAN.to_bits());
         Speed {
             samples: AtomicU64::new(0),
+            recalled: AtomicU64::new(0),
             sum: AtomicU64::new(0),
             value: AtomicU64::new(1f64.to_bits()),
             judged: Verdict {
@@ -230,6 +244,21 @@ mod tests {
         alpha: 0.2,
         min_samples: 8,
     };
+
+    // proves R-SCH-4, R-CTL-7
+    #[test]
+    fn what_an_earlier_life_learned_goes_on() {
+        let learned = Learned::new(2);
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got} {want}");
+        near(learned.recall(EngineId(0), &RULES, 1.8), 1.8);
+        near(learned.pace(EngineId(0), &RULES, 1.8), 1.8);
+        near(learned.pace(EngineId(0), &RULES, 0.8), 1.6);
+        assert_eq!(learned.heard(EngineId(0)).samples, 2, "those of this life");
+        near(learned.pace(EngineId(1), &RULES, 0.8), 1.0);
+        for (odd, want) in [(0.0, 0.5), (99.0, 2.0), (-1.0, 0.5), (f64::NAN, 0.5)] {
+            near(learned.recall(EngineId(1), &RULES, odd), want);
+        }
+    }
 
     /// All at once: sums lose nothing, and whatever else is lost leaves a true average and a true median.
     // proves R-SCH-4

@@ -30,6 +30,15 @@ pub fn fade(rules: &DecodeCorrection, value: f64) -> f64 {
     bounded(rules, 1.0 + (value - 1.0) / 2.0)
 }
 
+/// A value learned before, and the samples that it stands for: as many as make it count, and each new one weigh as in the long run.
+pub fn recalled(rules: &DecodeCorrection, value: f64) -> (u64, f64) {
+    let settled = (1.0 / rules.alpha.max(1e-6)).ceil() as u64;
+    (
+        settled.max(u64::from(rules.min_samples)),
+        bounded(rules, value),
+    )
+}
+
 /// What is no number becomes a bound.
 fn bounded(rules: &DecodeCorrection, value: f64) -> f64 {
     value.max(rules.min).min(rules.max)
