@@ -82,10 +82,17 @@ impl Engine<'_> {
         Ok((reply.status, reply.body))
     }
 
-    /// When its process began, in seconds since 1970 by its own clock (Prometheus client libraries tell it on `/metrics`).
+    /// When its process began, in seconds since 1970 by its own clock (Prometheus client libraries tell it on `/metrics`). An engine
+    /// that works may be late once: a page that does not come is asked for again.
     async fn process_start_s(&self) -> Option<f64> {
-        let (status, body) = self.page("/metrics", METRICS_BYTES_MAX).await.ok()?;
-        (status == 200).then(|| process_start_s(&body)).flatten()
+        for _ in 0..PAGE_TRIES {
+            match self.page("/metrics", METRICS_BYTES_MAX).await {
+                Ok((200, body)) => return process_start_s(&body),
+                Ok((400..=499 | 501, _)) => return None,
+                _ => {}
+            }
+        }
+        None
     }
 }
 
@@ -97,6 +104,7 @@ fn process_start_s(page: &[u8]) -> Option<f64> {
     line.trim().parse().ok().filter(|s: &f64| s.is_finite())
 }
 
+const PAGE_TRIES: u32 = 3;
 /// vLLM's page is some 100 KB.
 const METRICS_BYTES_MAX: usize = 8 << 20;
 

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
 
 use super::Shared;
 use super::causes::Cause;
@@ -27,8 +28,24 @@ use crate::config::topology::EngineView;
 use crate::metrics::standing::Answer;
 
 /// What is held.
-#[derive(Debug, Default)]
-pub struct Lifecycle(Mutex<Held>);
+#[derive(Debug)]
+pub struct Lifecycle {
+    held: Mutex<Held>,
+    /// How many of its changes are in the state file, or could not be brought there; all of them where there is none.
+    tried: watch::Sender<u64>,
+    /// Something has changed that is to be kept.
+    changed: Notify,
+}
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        Lifecycle {
+            held: Mutex::default(),
+            tried: watch::Sender::new(u64::MAX),
+            changed: Notify::new(),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Held {
@@ -36,6 +53,7 @@ struct Held {
     wave: bool,
     /// How often something was drained: what was checked before the last time says nothing of it.
     drains: u64,
+    changes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +82,8 @@ struct Named {
 }
 
 const DEADLINE_MAX_S: f64 = 86_400.0;
+/// Longer than a write of the state file may take (`remember`).
+const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn bad(message: &str) -> Answer {
     Answer::error(400, message, "invalid_request_error", None)
@@ -118,7 +138,7 @@ impl Wish {
 
 impl Lifecycle {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.held.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// No new legs to these engines. Said again, it sets the deadline anew.
@@ -137,14 +157,57 @@ impl Lifecycle {
         let now = Instant::now();
         self.hold(shared, &named, now);
         let starts = asker.process_starts(shared, &named.engines).await;
+        self.remember_starts(starts);
+        self.keep().await;
+        Answer::json(200, &self.shown(shared))
+    }
+
+    fn remember_starts(&self, starts: Vec<(EngineId, Option<f64>)>) {
         let mut held = self.held();
         for (id, start) in starts {
             if let Some((_, hold)) = held.engines.iter_mut().find(|(e, _)| *e == id) {
                 hold.process_start_s = hold.process_start_s.or(start);
             }
         }
-        drop(held);
-        Answer::json(200, &self.shown(shared))
+    }
+
+    /// What has changed goes to the state file before operators are told that it is so. A disk that does not take it is the monitoring
+    /// pass's to tell.
+    async fn keep(&self) {
+        let change = {
+            let mut held = self.held();
+            held.changes += 1;
+            held.changes
+        };
+        self.changed.notify_one();
+        let mut tried = self.tried.subscribe();
+        let waited = timeout(KEEP_TIMEOUT, tried.wait_for(|tried| *tried >= change)).await;
+        if waited.is_err() {
+            tracing::warn!("the state file does not say yet what is held");
+        }
+    }
+
+    /// There is a state file; nothing of this life is in it yet.
+    pub fn is_to_be_kept(&self) {
+        self.tried.send_replace(0);
+    }
+
+    /// Waits until the state file is behind.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// How many changes there were; to be handed to [`Lifecycle::tried`] once they are in the file or cannot be.
+    pub fn changes(&self) -> u64 {
+        self.held().changes
+    }
+
+    pub fn tried(&self, changes: u64) {
+        self.tried.send_if_modified(|tried| {
+            let later = *tried < changes;
+            *tried = (*tried).max(changes);
+            later
+        });
     }
 
     fn hold(&self, shared: &Shared, named: &Named, now: Instant) {
@@ -202,6 +265,7 @@ impl Lifecycle {
             self.held().wave = false;
             shared.causes.set(Cause::Wave, None, &shared.state);
         }
+        self.keep().await;
         let status = if all_well { 200 } else { 409 };
         let row = |(id, checks): &(EngineId, Checks)| {
             let in_service = checks.are_well() && (all_well || !named.wave);
@@ -213,11 +277,7 @@ impl Lifecycle {
 
     fn release(&self, shared: &Shared, id: EngineId) {
         self.held().engines.retain(|(e, _)| *e != id);
-        let line = shared.state.board.line(id);
-        line.forgive();
-        // The breaker sees that it is no longer out.
-        line.set_ejected(false);
-        line.set_held(false);
+        shared.state.board.line(id).readmit();
         tracing::info!(iid = iid(shared, id), "engine is readmitted");
     }
 

@@ -122,6 +122,11 @@ pub async fn run(
                 breakers.take(&shared, now, answer);
                 continue;
             }
+            () = shared.lifecycle.changed() => {
+                // A failure is told by the next pass, which tries again.
+                let _ = keep(&shared, &breakers, &mut keeper).await;
+                continue;
+            }
         };
         judge.pass(&shared, since(tick));
         breakers.pass(&shared, Instant::ZERO + since(tick));
@@ -129,15 +134,24 @@ pub async fn run(
         if liveness.due(pass) {
             unwell = health_pass(&shared, &tls, &mut liveness, &pulses).await;
         }
-        let mut failed = unwell;
-        if let Some(keeper) = &mut keeper {
-            let memory = Memory::of(&shared, |id| breakers.out(id));
-            let kept = keeper.pass(memory).await;
-            failed = failed.or(kept.err().map(|class| (Stage::StateFile, class)));
-        }
-        conclude(&shared, &mut streak, failed);
+        let kept = keep(&shared, &breakers, &mut keeper).await;
+        conclude(&shared, &mut streak, unwell.or(kept.err()));
         pass += 1;
     }
+}
+
+/// Brings the state file up to date, where there is one.
+async fn keep(
+    shared: &Shared,
+    breakers: &Breakers,
+    keeper: &mut Option<Keeper>,
+) -> Result<(), Failed> {
+    let Some(keeper) = keeper else { return Ok(()) };
+    let changes = shared.lifecycle.changes();
+    let memory = Memory::of(shared, |id| breakers.out(id));
+    let kept = keeper.pass(memory).await;
+    shared.lifecycle.tried(changes);
+    kept.map_err(|class| (Stage::StateFile, class))
 }
 
 /// Breakers as an earlier life left them, and the file that remembers, when the fleet asks for one.
@@ -171,6 +185,7 @@ fn keeper(shared: &Shared, breakers: &mut Breakers) -> Option<Keeper> {
             }
         }
     }
+    shared.lifecycle.is_to_be_kept();
     Some(Keeper::new(path))
 }
 
@@ -178,6 +193,8 @@ fn keeper(shared: &Shared, breakers: &mut Breakers) -> Option<Keeper> {
 fn recall(shared: &Shared, memory: &Memory) {
     for (id, told) in memory.recall(shared) {
         if let Some(correction) = told.correction {
+            let rules = &shared.snapshot.fleet.controller.decode_correction;
+            let correction = shared.state.learned.recall(id, rules, correction);
             shared.state.board.line(id).set_correction(correction);
         }
         if let Some(held) = &told.held {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
 use super::disk;
@@ -173,30 +173,35 @@ impl Keeper {
         }
     }
 
-    /// One pass. The error is a class of failure, for `/ready`.
+    /// One pass; with `Ok`, this is what is in the file. The error is a class of failure, for `/ready`.
     pub async fn pass(&mut self, memory: Memory) -> Result<(), &'static str> {
-        if self.writing.is_none() {
-            if self.written.as_ref() == Some(&memory) {
-                return Ok(());
-            }
-            let (path, now) = (self.path.clone(), memory.clone());
-            let write = spawn_blocking(move || {
-                let text = serde_json::to_string(&now).map_err(io::Error::other)?;
-                disk::replace(&path, &text)
-            });
-            self.writing = Some((memory, write));
+        let by = Instant::now() + WRITE_TIMEOUT;
+        // One that took too long comes first.
+        self.finish(by).await?;
+        if self.written.as_ref() == Some(&memory) {
+            return Ok(());
         }
-        let Some((memory, write)) = self.writing.as_mut() else {
+        let (path, now) = (self.path.clone(), memory.clone());
+        let write = spawn_blocking(move || {
+            let text = serde_json::to_string(&now).map_err(io::Error::other)?;
+            disk::replace(&path, &text)
+        });
+        self.writing = Some((memory, write));
+        self.finish(by).await
+    }
+
+    /// Waits for the write under way, if any.
+    async fn finish(&mut self, by: Instant) -> Result<(), &'static str> {
+        let Some((_, write)) = self.writing.as_mut() else {
             return Ok(());
         };
-        let Ok(ended) = timeout(WRITE_TIMEOUT, write).await else {
+        let Ok(ended) = timeout_at(by, write).await else {
             return Err("timeout");
         };
-        let memory = memory.clone();
-        self.writing = None;
+        let memory = self.writing.take().map(|(memory, _)| memory);
         match ended.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             Ok(()) => {
-                self.written = Some(memory);
+                self.written = memory;
                 Ok(())
             }
             Err(error) => {

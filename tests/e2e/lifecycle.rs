@@ -293,3 +293,29 @@ fn operators_have_commands_for_it() {
         assert_eq!(nobody.expect("it runs").status.code(), Some(1));
     });
 }
+
+/// A pass would come in a minute: what operators hear is on disk by then.
+// proves R-CTL-6, R-CTL-7
+#[test]
+fn what_is_held_is_in_the_state_file_when_it_is_told() {
+    let held = |world: &World| {
+        let file: Value = serde_json::from_str(&world.read("state.json")).expect("JSON");
+        let engines = file["engines"].as_array().expect("engines").clone();
+        let held = engines.into_iter().filter(|e| e["held"].is_object());
+        held.map(|e| e["iid"].clone()).collect::<Vec<_>>()
+    };
+    everywhere(|setup| {
+        let fleet = Fleet::pairs()
+            .with("controller", "monitor_interval_s", 60)
+            .with("recovery", "state_path", "@DIR/state.json");
+        let world = World::start(setup, &fleet);
+        world.engines.script(&json!({"metrics": started(100)}));
+        let wish = json!({"engines": ["e3"]});
+        assert_eq!(world.post(DRAIN, &wish).status, Some(200));
+        assert_eq!(held(&world), [json!("e3")]);
+        world.engines.script(&json!({"metrics": started(200)}));
+        let answer = world.post(READMIT, &wish);
+        assert_eq!(answer.status, Some(200), "{}", answer.text());
+        assert_eq!(held(&world), Vec::<Value>::new());
+    });
+}
