@@ -29,5 +29,6 @@ mod lifecycle;
 mod queue;
 mod serve;
 mod spread;
+mod states;
 mod tls;
 mod world;

@@ -201,7 +201,9 @@ impl World {
         let dir = std::env::temp_dir().join(dir);
         fs::create_dir_all(&dir).expect("a directory");
         for (name, content) in &fleet.files {
-            fs::write(dir.join(name), content).expect("a file");
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, content).expect("a file");
         }
         let ports = doors(&dir, fleet, &engines);
         let file = write_fleet(&dir, fleet, &ports);
@@ -334,6 +336,11 @@ impl World {
 
     pub fn make_folder(&self, name: &str) {
         fs::create_dir(self.dir.join(name)).expect("a folder");
+    }
+
+    /// With all that is in it.
+    pub fn remove_folder(&self, name: &str) {
+        fs::remove_dir_all(self.dir.join(name)).expect("a folder");
     }
 
     /// The id of the process.
