@@ -83,6 +83,7 @@ impl World {
         self.check_permits();
         let after = self.conns[c].view.clone();
         crate::queue::check(self, &before, &after);
+        self.check_placed(&before, &after);
         self.check_waits(c);
         self.check_bounds(c);
         if self.trace.steps.is_multiple_of(32) {
@@ -332,6 +333,7 @@ impl World {
         }
         self.check_engines();
         self.check_clients();
+        self.check_control();
     }
 
     fn check_clients(&mut self) {

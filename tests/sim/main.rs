@@ -14,6 +14,7 @@ mod answers;
 mod checks;
 mod client;
 mod conn;
+mod control;
 mod faults;
 mod host;
 mod net;
@@ -112,7 +113,7 @@ fn fails(seed: u64) -> ! {
     );
 }
 
-// proves R-HTTP-5, R-HTTP-7, R-ADM-1, R-ADM-2, R-ADM-10, R-ADM-11, R-LEG-4, R-SSE-5, R-FLT-2
+// proves R-HTTP-5, R-HTTP-7, R-ADM-1, R-ADM-2, R-ADM-10, R-ADM-11, R-LEG-4, R-SSE-5, R-FLT-2, R-CTL-3, R-CTL-6
 #[test]
 fn seeds_hold() {
     if number("NARWHAL_SIM_SEED").is_some() {
@@ -150,6 +151,11 @@ fn reaches(cover: &Cover) {
     );
     assert!(served_whole > 0 && queued > 0 && waits > 0 && stale > 0 && most_seats > 8);
     assert!(cover.freezes > 0 && cover.winds_down > 0 && cover.steps_of_date > 0);
+    let (out, back, stops) = (cover.ejections, cover.readmissions, cover.stops);
+    println!(
+        "{out} ejections, {back} of them ended by a good answer, {stops} engines drained and stopped"
+    );
+    assert!(out > 100 && back > 100 && stops > 100);
 }
 
 /// Ends that no simulated world can come to, yet.

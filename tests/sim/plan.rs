@@ -42,6 +42,8 @@ pub struct Plan {
     pub faults: Rates,
     pub people: People,
     pub chaos: Chaos,
+    /// How the fleet is watched, when it is.
+    pub watch: Option<Watch>,
     /// When those who are still there leave.
     pub ends_after: Duration,
     pub hook: Option<Hook>,
@@ -80,6 +82,40 @@ pub struct Chaos {
     pub steps: u64,
 }
 
+/// The control thread's part.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    /// Between passes.
+    pub interval: Duration,
+    /// Engines that operators start anew.
+    pub drains: u64,
+    eject_after: u64,
+    readmit_every: u64,
+    quarantine_s: u64,
+}
+
+impl Watch {
+    /// From chance of its own, so that fleets that nobody watches are as they would be without this.
+    fn new(seed: u64) -> Option<Watch> {
+        let mut c = Prng::new(seed ^ 0x7761_7463_6800);
+        let c = &mut c;
+        on(c, 30).then(|| Watch {
+            interval: Duration::from_millis(pick(c, &[20, 200, 1_000])),
+            drains: pick(c, &[0, 1, 3]),
+            eject_after: pick(c, &[1, 2, 3]),
+            readmit_every: pick(c, &[1, 1, 4]),
+            quarantine_s: pick(c, &[0, 0, 1]),
+        })
+    }
+
+    fn section(&self) -> String {
+        format!(
+            "[recovery]\neject_after = {}\nreadmit_every = {}\nfailure_quarantine_s = {}\n",
+            self.eject_after, self.readmit_every, self.quarantine_s
+        )
+    }
+}
+
 /// A fault put into the runtime's part, to see that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -112,7 +148,9 @@ impl Plan {
         let dialect = pick(c, &DIALECTS);
         let (fleet, roles) = fleet(c, dialect);
         let known = Known::new(seed);
-        let text = format!("{}{}", limits(c, dialect, &known), fleet);
+        let watch = Watch::new(seed);
+        let recovery = watch.map_or(String::new(), |watch| watch.section());
+        let text = format!("{}{fleet}{recovery}", limits(c, dialect, &known));
         let loaded = config::parse("sim.toml", &text, Format::Toml, &|_| None);
         let fleet = loaded.unwrap_or_else(|why| panic!("{why}\n{text}")).fleet;
         let setups = (0..).zip(&roles);
@@ -141,6 +179,7 @@ impl Plan {
             faults: rates(c, dialect),
             people: people(c),
             chaos: more_chaos(seed, chaos(c)),
+            watch,
             ends_after: Duration::from_millis(pick(c, &[100, 2_000, 20_000])),
             hook: None,
         }

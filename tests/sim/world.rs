@@ -17,6 +17,7 @@ use narwhal::wire::h1::encode;
 use crate::checks::Books;
 use crate::client::Client;
 use crate::conn::{Conn, Letter, ShardSim};
+use crate::control::Control;
 use crate::faults::Fault;
 use crate::host::Host;
 use crate::net::{Ending, Net, Wake};
@@ -50,6 +51,7 @@ pub struct World {
     pub handoffs: BTreeSet<Vec<u8>>,
     pub books: Books,
     pub lines: Lines,
+    pub control: Option<Control>,
     pub trace: Trace,
     pub cover: Cover,
     pub chaos: Vec<Event>,
@@ -71,6 +73,10 @@ pub struct Cover {
     pub freezes: u64,
     pub winds_down: u64,
     pub steps_of_date: u64,
+    pub ejections: u64,
+    pub readmissions: u64,
+    /// Engines that were drained and stopped.
+    pub stops: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +91,13 @@ pub enum Event {
     Exodus,
     Storm,
     Drain,
+    /// A monitoring pass, and the answer to its question of that number to an engine.
+    Pass,
+    Answer(usize, u64),
+    /// Operators drain an engine, stop it as soon as it is empty, and take the new process back.
+    Withdraw(usize),
+    Emptied(usize),
+    Readmit(usize),
     Freeze(usize),
     WindDown(usize),
     /// The wall clock steps.
@@ -116,6 +129,7 @@ impl World {
             net: Net::new(plan.weather),
             books: Books::new(&shared),
             lines: Lines::default(),
+            control: plan.watch.map(|watch| Control::new(watch, &plan.snapshot)),
             shared,
             shards,
             conns: Vec::new(),
@@ -161,9 +175,10 @@ impl World {
         add(self, chaos.steps, |_| Event::Step, 1);
         let end = self.now + self.plan.ends_after;
         self.plan_event(end, Event::Leave);
+        self.control_begins();
     }
 
-    fn plan_event(&mut self, at: Instant, what: Event) {
+    pub fn plan_event(&mut self, at: Instant, what: Event) {
         self.chaos.push(what);
         self.queue_at(at, Wake::Chaos(self.chaos.len() - 1));
     }
@@ -236,6 +251,7 @@ impl World {
     }
 
     fn turn(&mut self, wake: Wake) {
+        self.note_open();
         match wake {
             Wake::Conn(c) => {
                 self.wake_waiters(c);
@@ -266,7 +282,7 @@ impl World {
         self.queue_at(self.now + gap, Wake::Arrival);
     }
 
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         let start = Instant::from_nanos(1_000_000_000);
         self.now.since(start) >= self.plan.ends_after
     }
@@ -303,14 +319,13 @@ impl World {
             }
             Event::Outage(engine) => {
                 let until = soon(self, 2_000);
-                self.down_until[engine] = until;
-                for h in 0..self.hosts.len() {
-                    if self.hosts[h].engine == engine {
-                        self.host_closes(h, Ending::Reset);
-                    }
-                }
-                self.plan_event(self.now, Event::Restart(engine));
+                self.engine_stops(engine, until);
             }
+            Event::Pass => self.control_pass(),
+            Event::Answer(engine, number) => self.control_hears(engine, number),
+            Event::Withdraw(engine) => self.control_withdraws(engine),
+            Event::Emptied(engine) => self.control_stops(engine),
+            Event::Readmit(engine) => self.control_readmits(engine),
             Event::Hold => {
                 let to = pick(
                     &mut self.chance,
@@ -370,6 +385,17 @@ impl World {
         }
     }
 
+    /// Its process is gone until then, with all that ran there.
+    pub fn engine_stops(&mut self, engine: usize, until: Instant) {
+        self.down_until[engine] = self.down_until[engine].max(until);
+        for h in 0..self.hosts.len() {
+            if self.hosts[h].engine == engine {
+                self.host_closes(h, Ending::Reset);
+            }
+        }
+        self.plan_event(self.now, Event::Restart(engine));
+    }
+
     fn everybody_leaves(&mut self) {
         for i in 0..self.clients.len() {
             self.client_leaves(i, true);
@@ -409,6 +435,9 @@ impl Default for Cover {
             freezes: 0,
             winds_down: 0,
             steps_of_date: 0,
+            ejections: 0,
+            readmissions: 0,
+            stops: 0,
         }
     }
 }
@@ -430,6 +459,9 @@ impl Cover {
         self.freezes += other.freezes;
         self.winds_down += other.winds_down;
         self.steps_of_date += other.steps_of_date;
+        self.ejections += other.ejections;
+        self.readmissions += other.readmissions;
+        self.stops += other.stops;
         self.most_seats = self.most_seats.max(other.most_seats);
     }
 }
