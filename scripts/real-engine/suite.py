@@ -18,6 +18,7 @@ import time
 
 import cases
 import deaths
+import lifecycle
 import wire
 from cases import ENDLESS, USAGE
 from engines import MODEL, Engine, Router, until
@@ -104,6 +105,7 @@ class Suite:
         if self.args.deaths:
             group("decode engine dies", deaths.decode_dies, self, driver)
             group("prefill engine stops", deaths.prefill_stops, self, driver)
+            group("lifecycle", lifecycle.lifecycle, self, driver)
 
     def one_leg(self, router):
         with self.report.check("no prefill leg was sent"):
