@@ -231,7 +231,9 @@ impl World {
     pub fn note_open(&mut self) {
         if let Some(control) = &mut self.control {
             for (i, open) in control.open.iter_mut().enumerate() {
-                *open = self.shared.board.line(engine_id(i)).available();
+                let line = self.shared.board.line(engine_id(i));
+                *open =
+                    line.is_live() && !line.is_ejected() && !line.is_evicted() && !line.is_held();
             }
         }
     }
