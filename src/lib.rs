@@ -16,7 +16,7 @@
 //! | *the line* | |
 //! | [`runtime`] | sockets, threads and the OS clock of the data plane |
 //! | [`ask`] | engines, asked as a router would, from outside of the data path |
-//! | [`control`] | the control thread: probes, names, admin HTTP |
+//! | [`control`] | the control thread: probes, names, admin HTTP; the thread that writes the journal |
 //! | [`cli`] | the commands; the only room that prints or exits |
 //!
 //! Lexicon: *shard* (one pinned thread and all it owns), *connection*, *exchange* (one client request and its

@@ -22,10 +22,12 @@ use narwhal::metrics::histogram::ShardTimes;
 use narwhal::metrics::ledger::{Cell as LedgerCell, ShardLedger};
 use narwhal::runtime::boot::{self, DriverChoice};
 use narwhal::runtime::cell::{ControlPort, Mail};
+use narwhal::runtime::journal::{Rows, Way};
 use narwhal::runtime::mail::Mailbox;
 use narwhal::runtime::serve;
 use narwhal::runtime::tls::{self, Roots};
 use narwhal::runtime::topology::Plan;
+use narwhal::shard::journal::Journal;
 use narwhal::shard::{ControlRequest, Note, Shard, Shared};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -106,6 +108,26 @@ fn admission_and_placement_allocate_nothing() {
         (0..100).for_each(|_| once());
         assert_eq!(OF_THIS_THREAD.get(), before);
     }
+}
+
+/// The journal's share of a request.
+// proves R-OBS-2
+#[test]
+fn a_row_of_the_journal_allocates_nothing() {
+    let mut router = fleet::Router::new(2, 1, "price");
+    let shard = &mut router.shards[0];
+    let rows = Arc::new(Rows::new(16));
+    shard.journal = Some(Journal::new(Way(rows.clone())));
+    let mut once = || {
+        let mut row = shard.begin_row().expect("there is a journal");
+        row.client_rid.set(&[b'x'; 200]);
+        shard.end_row(row);
+        assert!(rows.take().is_some());
+    };
+    once();
+    let before = OF_THIS_THREAD.get();
+    (0..100).for_each(|_| once());
+    assert_eq!(OF_THIS_THREAD.get(), before);
 }
 
 // proves R-SHD-1

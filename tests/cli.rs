@@ -14,6 +14,8 @@ mod engine;
 mod files;
 #[path = "cli/http.rs"]
 mod http;
+#[path = "cli/journal.rs"]
+mod journal;
 #[path = "cli/profile.rs"]
 mod profile;
 #[path = "cli/seccomp.rs"]

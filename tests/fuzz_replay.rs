@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use narwhal::base::prng::Prng;
-use narwhal::{config, path, stub, wire};
+use narwhal::{config, metrics, path, stub, wire};
 
 type Body = fn(&[u8]);
 
-const TARGETS: [(&str, Body); 22] = [
+const TARGETS: [(&str, Body); 23] = [
     ("assembly", path::assemble::fuzzing::fuzz),
     ("body_framing", wire::h1::body::fuzzing::fuzz),
     ("client_keys", config::fuzzing::fuzz_keys),
@@ -23,6 +23,7 @@ const TARGETS: [(&str, Body); 22] = [
     ("event_facts", wire::event::fuzzing::fuzz),
     ("fault_script", stub::faults::fuzzing::fuzz),
     ("fleet_file", config::fuzzing::fuzz),
+    ("journal_lines", metrics::journal::read::fuzzing::fuzz),
     ("json", wire::json::fuzzing::fuzz),
     ("leg_answers", wire::dialect::vllm::fuzzing::answers),
     ("legs", wire::dialect::vllm::fuzzing::legs),
@@ -86,7 +87,7 @@ macro_rules! replay {
 }
 
 replay! {
-    assembly body_framing client_keys engine_message engine_url event_facts fault_script fleet_file json leg_answers legs
+    assembly body_framing client_keys engine_message engine_url event_facts fault_script fleet_file journal_lines json leg_answers legs
     legs_beside legs_plain path profile_file prompt_prefix request_checks request_head response_head splice sse_lines stub_request
 }
 

@@ -69,6 +69,8 @@ fn the_readme_holds_the_tables_that_the_code_prints() {
     assert_clean(&contract::check_table(&tree, "metrics", &metrics));
     let keys = narwhal::config::keys::markdown();
     assert_clean(&contract::check_table(&tree, "keys", &keys));
+    let members = narwhal::metrics::journal::members::markdown();
+    assert_clean(&contract::check_table(&tree, "journal", &members));
 }
 
 #[test]

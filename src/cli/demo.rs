@@ -51,6 +51,7 @@ pub fn run(args: flags::Demo) -> Result<(), Failure> {
         router_id: None,
         listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, args.port))],
         signals: true,
+        journal: None,
     };
     let router = router::start(Snapshot::new(1, loaded.fleet), plan).map_err(hint)?;
     watch(engines);

@@ -40,6 +40,8 @@ pub enum Command {
     Status(Status),
     /// Show cores, memory nodes and network cards, and the plan of shards that `serve` would use.
     Topology(Topology),
+    /// Read journals of `serve --journal`.
+    Journal(Journal),
 }
 
 /// Flags override the `runtime` section of the fleet file.
@@ -65,6 +67,51 @@ pub struct Serve {
     /// Take up what `recovery.state_path` remembers.
     #[arg(long)]
     pub resume: bool,
+    #[command(flatten)]
+    pub journal: JournalFile,
+}
+
+/// Where a row of each request is kept.
+#[derive(Debug, Args)]
+pub struct JournalFile {
+    /// Write a row of each request there, JSON lines; /dev/stdout and pipes will do [default: none is written].
+    #[arg(long, value_name = "PATH")]
+    pub journal: Option<PathBuf>,
+    /// Move the journal aside before it grows over this, 65536 or more; 0 is never.
+    #[arg(long, value_name = "N", default_value_t = 256 << 20, requires = "journal")]
+    #[arg(value_parser = journal_bytes)]
+    pub journal_max_bytes: u64,
+    /// Files kept beside it, PATH.1 the newest, 0 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "journal")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub journal_files: u32,
+    /// Rows of each shard that may wait to be written, 16 to 1000000; the next ones are dropped and counted.
+    #[arg(long, value_name = "N", default_value_t = 4096, requires = "journal")]
+    #[arg(value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    pub journal_queue: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Journal {
+    #[command(subcommand)]
+    pub command: JournalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum JournalCommand {
+    /// Outcomes, latencies and each engine's share.
+    Summarize(Summarize),
+}
+
+/// Lines that are no rows are passed over and counted. Latencies are those of served requests, percentiles within 0.4 %.
+#[derive(Debug, Args)]
+pub struct Summarize {
+    /// Journals, rotated ones too; - is standard input.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// As one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which router, and the right to ask it.
@@ -282,6 +329,11 @@ pub struct Profile {
     /// Measure decode engines through handoffs of a prefill engine, also when they take plain requests (vllm).
     #[arg(long)]
     pub pairs: bool,
+}
+
+fn journal_bytes(text: &str) -> Result<u64, String> {
+    let bytes = text.parse().ok().filter(|n| *n == 0 || *n >= 65_536);
+    bytes.ok_or_else(|| "not 0, nor a number of bytes from 65536".to_owned())
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {

@@ -18,6 +18,8 @@ pub mod operate;
 
 pub mod topology;
 
+pub mod journal;
+
 use std::fmt;
 use std::process::ExitCode;
 
@@ -48,6 +50,9 @@ pub fn run() -> ExitCode {
         Command::Readmit(args) => operate::readmit(args),
         Command::Status(args) => operate::status(args),
         Command::Topology(args) => topology::run(args),
+        Command::Journal(args) => match args.command {
+            flags::JournalCommand::Summarize(args) => journal::summarize(args),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

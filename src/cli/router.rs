@@ -11,6 +11,7 @@ use super::Failure;
 use crate::base::prng::Prng;
 use crate::config::topology::Snapshot;
 use crate::config::{ApiKeys, checked};
+use crate::control::journal;
 use crate::control::port::Port;
 use crate::control::signals::Notice;
 use crate::control::{self, Handle, Settings, ShardFacts};
@@ -20,12 +21,13 @@ use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::bounds;
 use crate::runtime::cell::{ControlPort, Mail};
 use crate::runtime::clock::MonotonicClock;
+use crate::runtime::journal::{Rows, Way};
 use crate::runtime::mail::Mailbox;
 use crate::runtime::serve;
 use crate::runtime::settle;
 use crate::runtime::tls::{self, Roots};
 use crate::runtime::topology::{self, Ask, CpuList, Machine, Numa, PlanError};
-use crate::shard::{Shard, Shared};
+use crate::shard::{self, Shard, Shared};
 
 /// What the caller decides beside the fleet.
 #[derive(Debug, Default)]
@@ -34,6 +36,15 @@ pub struct Plan {
     pub listen: Vec<SocketAddr>,
     /// SIGTERM and SIGINT drain this router and end the process.
     pub signals: bool,
+    pub journal: Option<Journal>,
+}
+
+/// A journal that is asked for.
+#[derive(Debug)]
+pub struct Journal {
+    pub rotation: journal::Rotation,
+    /// Rows of each shard that may wait.
+    pub queue_rows: usize,
 }
 
 /// A running router.
@@ -77,16 +88,13 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         .collect();
     let facts = places.places.iter().map(|place| facts(place, driver));
     let facts: Vec<_> = facts.collect();
-    let way_down = WayDown {
-        mail: mail.clone(),
-        shared: shared.clone(),
-        window: snapshot.fleet.serving.drain_window,
-        grace: snapshot.fleet.serving.graceful_timeout,
-    };
+    let (queues, journal) = start_journal(plan.journal, &router_id, count)?;
+    let way_down = WayDown::new(&snapshot.fleet, &mail, &shared, &journal);
     let roots = roots(&snapshot)?;
+    let mut control = control::Shared::new(router_id, &snapshot, &shared, facts.clone());
+    control.journal = journal;
     let mut settings = settings(&snapshot.fleet, roots.as_ref(), plan.signals, way_down)?;
     settings.seed = seeds.u64();
-    let control = control::Shared::new(router_id, &snapshot, &shared, facts.clone());
     let control = control::start(Arc::new(control), settings).map_err(Failure::failed)?;
     let port: Arc<dyn ControlPort> =
         Arc::new(Port::new(control.asker(), mail.clone(), snapshot.clone()));
@@ -99,9 +107,11 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         let own = std::mem::take(&mut listeners[index]);
         let (mail, port) = (mail.clone(), port.clone());
         let tls = roots.as_ref().map(|r| tls::Client::new(r, &snapshot));
+        let rows = queues.get(index).cloned();
         move || async move {
             // Made here, so that its memory is its thread's.
-            let shard = Shard::new(id, snapshot, shared, ledger, times, seed);
+            let mut shard = Shard::new(id, snapshot, shared, ledger, times, seed);
+            shard.journal = rows.map(|rows| shard::journal::Journal::new(Way(rows)));
             if let Err(error) = serve::shard(driver, shard, tls, own, mail, port).await {
                 tracing::error!("a shard cannot serve its listeners: {error}");
                 process::exit(1);
@@ -124,6 +134,22 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
         shards,
         _control: control,
     })
+}
+
+/// A queue for each shard and the thread that empties them, where a journal is asked for.
+fn start_journal(
+    asked: Option<Journal>,
+    router_id: &str,
+    shards: usize,
+) -> Result<(Vec<Arc<Rows>>, Option<journal::Handle>), Failure> {
+    let Some(asked) = asked else {
+        return Ok((Vec::new(), None));
+    };
+    let queues: Vec<_> = (0..shards)
+        .map(|_| Arc::new(Rows::new(asked.queue_rows)))
+        .collect();
+    let handle = journal::start(router_id, asked.rotation, queues.clone());
+    Ok((queues, Some(handle.map_err(Failure::config)?)))
 }
 
 fn settings(
@@ -167,9 +193,25 @@ struct WayDown {
     shared: Arc<Shared>,
     window: Duration,
     grace: Duration,
+    journal: Option<journal::Handle>,
 }
 
 impl WayDown {
+    fn new(
+        fleet: &checked::Fleet,
+        mail: &Arc<[Arc<Mailbox<Mail>>]>,
+        shared: &Arc<Shared>,
+        journal: &Option<journal::Handle>,
+    ) -> WayDown {
+        WayDown {
+            mail: mail.clone(),
+            shared: shared.clone(),
+            window: fleet.serving.drain_window,
+            grace: fleet.serving.graceful_timeout,
+            journal: journal.clone(),
+        }
+    }
+
     /// Called on the control thread; must not block it.
     #[expect(
         clippy::disallowed_methods,
@@ -183,6 +225,7 @@ impl WayDown {
         tracing::info!("draining: new work is answered 503 for {:?}", self.window);
         let (mail, shared) = (self.mail.clone(), self.shared.clone());
         let (window, grace) = (self.window, self.grace);
+        let journal = self.journal.clone();
         let spawned = thread::Builder::new()
             .name("narwhal-drain".into())
             .spawn(move || {
@@ -197,6 +240,10 @@ impl WayDown {
                 while !shared.connections.are_none() && Instant::now() < until {
                     thread::sleep(DRAIN_LOOK);
                 }
+                let kept = journal.is_none_or(|journal| journal.flush(FLUSH_MAX));
+                if !kept {
+                    tracing::error!("the last rows of the journal could not be written");
+                }
                 tracing::info!("drained");
                 process::exit(0);
             });
@@ -206,6 +253,8 @@ impl WayDown {
     }
 }
 
+/// How long a disk may keep the end waiting.
+const FLUSH_MAX: Duration = Duration::from_secs(3);
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 pub(super) fn choice(driver: checked::Driver) -> DriverChoice {

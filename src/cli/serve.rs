@@ -15,6 +15,7 @@ use crate::config::checked::Fleet;
 use crate::config::profiles;
 use crate::config::topology::Snapshot;
 use crate::config::{self, CpuList, Numa};
+use crate::control::journal::Rotation;
 use crate::control::resolve;
 
 /// Where clients connect unless told otherwise. Loopback: being seen from outside is a decision.
@@ -42,6 +43,7 @@ pub fn run(args: flags::Serve) -> Result<(), Failure> {
         router_id: args.router_id,
         listen: listen(&snapshot.fleet),
         signals: true,
+        journal: journal(args.journal),
     };
     router::start(snapshot, plan)?.join()
 }
@@ -72,6 +74,17 @@ fn with_profiles(snapshot: Snapshot, file: &Path) -> Result<Snapshot, Failure> {
         )));
     }
     Ok(snapshot)
+}
+
+fn journal(args: flags::JournalFile) -> Option<router::Journal> {
+    Some(router::Journal {
+        rotation: Rotation {
+            path: args.journal?,
+            file_bytes_max: args.journal_max_bytes,
+            files_kept: args.journal_files,
+        },
+        queue_rows: args.journal_queue as usize,
+    })
 }
 
 fn listen(fleet: &Fleet) -> Vec<SocketAddr> {

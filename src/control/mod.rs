@@ -19,6 +19,8 @@ pub mod generation;
 
 mod inference;
 
+pub mod journal;
+
 pub mod judge;
 
 mod lifecycle;
@@ -73,6 +75,7 @@ pub struct Shared {
     pub shards: Vec<ShardFacts>,
     pub digests: generation::Matches,
     pub causes: causes::Causes,
+    pub journal: Option<journal::Handle>,
     lifecycle: lifecycle::Lifecycle,
 }
 
@@ -100,6 +103,7 @@ impl Shared {
             shards,
             digests: generation::Matches::new(snapshot.engines.len()),
             causes: causes::Causes::default(),
+            journal: None,
             lifecycle: lifecycle::Lifecycle::default(),
         }
     }
@@ -151,6 +155,7 @@ impl Shared {
             engines: self.snapshot.engines.iter().map(engine).collect(),
             lengths: self.state.learned.lengths().map(view::length).collect(),
             shards: self.shards.iter().map(ShardFacts::view).collect(),
+            journal: self.journal.as_ref().map(journal::Handle::view),
             totals: Counts::default(),
             times: Times::default(),
         }
@@ -319,6 +324,9 @@ async fn run(
     if let Some(caught) = caught {
         let state = shared.state.clone();
         tokio::spawn(reload::run(state, settings.api_keys_file, caught.again));
+        if let Some(journal) = shared.journal.clone() {
+            tokio::spawn(journal.follow(caught.moved));
+        }
         let state = shared.state.clone();
         tokio::spawn(signals::run(state, caught.down, settings.on_notice));
     }
@@ -346,6 +354,8 @@ async fn run(
 struct Signals {
     down: signals::Caught,
     again: tokio::signal::unix::Signal,
+    /// The same signal, for the journal.
+    moved: tokio::signal::unix::Signal,
 }
 
 /// What may fail, before the start counts as done.
@@ -362,6 +372,7 @@ fn prepare(
         Ok::<_, io::Error>(Signals {
             down: signals::Caught::new()?,
             again: reload::catch()?,
+            moved: reload::catch()?,
         })
     };
     let caught = catch.then(caught).transpose()?;

@@ -59,6 +59,8 @@ words! {
         PoolMisses = "pool_misses",
         /// Messages for this shard that found its mailbox full.
         MailDropped = "mail_dropped",
+        /// Rows that found the way to the journal full.
+        JournalDropped = "journal_dropped",
         // Gauges from here on (see `FIRST_GAUGE`).
         ConnectionsOpen = "connections_open",
         Queued = "queued",

@@ -8,6 +8,8 @@ pub mod ledger;
 
 pub mod histogram;
 
+pub mod journal;
+
 pub mod standing;
 
 pub mod names;

@@ -108,6 +108,13 @@ metrics! {
     PREFIX_HELD_TOKENS = "narwhal_prefix_held_tokens_total" Counter "tokens" [] "What those engines said they held (`cached_tokens` of the prefill answer).";
     FENCED_LATE = "narwhal_fenced_late_total" Counter "legs" [] "Legs sent after the lease deadline and closed at once.";
 
+    JOURNAL_ROWS = "narwhal_journal_rows_total" Counter "rows" [] "Rows taken to be written; 0 without a journal, like the next ones.";
+    JOURNAL_DROPPED = "narwhal_journal_dropped_total" Counter "rows" [] "Rows lost because too many waited to be written.";
+    JOURNAL_WAITING = "narwhal_journal_waiting" Gauge "rows" [] "Rows that wait to be written.";
+    JOURNAL_BYTES = "narwhal_journal_bytes_total" Counter "bytes" [] "What was written.";
+    JOURNAL_FAULTS = "narwhal_journal_faults_total" Counter "tries" [] "Writes, moves and opens of its file that failed.";
+    JOURNAL_ROTATIONS = "narwhal_journal_rotations_total" Counter "files" [] "Files that were full and moved aside.";
+
     RESIDENT = "narwhal_resident_requests" Gauge "requests" ["iid", "phase"] "Requests an engine has from this router.";
     OUTSTANDING_TOKENS = "narwhal_outstanding_tokens" Gauge "tokens" ["iid"] "Tokens those requests still hold on it.";
     ENGINE_LIVE = "narwhal_engine_live" Gauge "0 or 1" ["iid"] "It answers its health route.";

@@ -61,6 +61,8 @@ pub struct Picture<'a> {
     /// What is known of output lengths.
     pub lengths: Vec<Length>,
     pub shards: Vec<ShardView<'a>>,
+    /// `None` when none is written.
+    pub journal: Option<JournalView<'a>>,
     pub totals: Counts,
     pub times: Times,
 }
@@ -129,6 +131,21 @@ pub struct ShardView<'a> {
     pub driver: &'a str,
     pub counts: Counts,
     pub times: Times,
+}
+
+/// How the journal is written; what shards dropped is in their counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalView<'a> {
+    pub path: &'a str,
+    /// Taken to be written, and waiting for that.
+    pub rows: u64,
+    pub waiting: u64,
+    pub bytes: u64,
+    /// Writes, moves and opens that failed.
+    pub faults: u64,
+    pub rotations: u64,
+    /// Why nothing is written now.
+    pub failing: Option<String>,
 }
 
 impl<'a> Picture<'a> {
@@ -266,6 +283,15 @@ pub(crate) fn sample() -> Picture<'static> {
             },
         ],
         shards: vec![shard(2, 1), shard(3, 2)],
+        journal: Some(JournalView {
+            path: "j.jsonl",
+            rows: 11,
+            waiting: 12,
+            bytes: 13,
+            faults: 14,
+            rotations: 15,
+            failing: Some("No space left on device (os error 28)".to_owned()),
+        }),
         totals: Counts::default(),
         times: Times::default(),
     };

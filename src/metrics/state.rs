@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::histogram::{Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::outcome::{End, Outcome};
-use super::picture::{Breaker, EngineView, Length, Picture, ShardView};
+use super::picture::{Breaker, EngineView, JournalView, Length, Picture, ShardView};
 use super::standing::EngineLine;
 
 pub const SCHEMA: &str = "narwhal.state";
@@ -50,7 +50,21 @@ pub fn render(p: &Picture<'_>) -> Value {
             "reason": p.health().reason(),
             "held": those(|line| line.held),
         },
+        "journal": p.journal.as_ref().map(|view| journal(view, c)),
         "shards": p.shards.iter().enumerate().map(|(i, s)| shard(i, s)).collect::<Vec<_>>(),
+    })
+}
+
+fn journal(view: &JournalView<'_>, c: &Counts) -> Value {
+    json!({
+        "path": view.path,
+        "rows": view.rows,
+        "dropped": c.cell(Cell::JournalDropped),
+        "waiting": view.waiting,
+        "bytes": view.bytes,
+        "faults": view.faults,
+        "rotations": view.rotations,
+        "failing": view.failing,
     })
 }
 
@@ -275,7 +289,7 @@ mod tests {
             .collect();
         let want = "schema schema_version offered unsized_offered served slo_met failed expired cancelled \
             invalid_requests token_accounting admission serving outcome_reasons pools resident ejected probation evicted learned \
-            health ha lifecycle shards";
+            health ha lifecycle journal shards";
         assert_eq!(got, want.split_whitespace().collect());
         assert_eq!(
             (&state["schema"], &state["token_accounting"]),

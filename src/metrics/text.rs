@@ -8,7 +8,7 @@ use super::histogram::{BOUNDS_NS, Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::names::{self, Kind, Metric};
 use super::outcome::{End, Outcome};
-use super::picture::{DigestMatch, Picture, TokenAccounting};
+use super::picture::{DigestMatch, JournalView, Picture, TokenAccounting};
 use super::standing::Standing;
 
 /// What `/metrics` answers with.
@@ -23,6 +23,7 @@ pub fn render(picture: &Picture<'_>) -> String {
     outcomes(&mut page, &picture.totals);
     admission(&mut page, picture);
     legs(&mut page, &picture.totals);
+    journal(&mut page, picture);
     engines(&mut page, picture);
     learned(&mut page, picture);
     times(&mut page, picture);
@@ -124,6 +125,18 @@ fn legs(page: &mut Page, c: &Counts) {
         c.cell(Cell::PrefixHeldTokens),
     );
     page.one(&names::FENCED_LATE, &[], c.cell(Cell::FencedLate));
+}
+
+fn journal(page: &mut Page, p: &Picture<'_>) {
+    let of = |read: fn(&JournalView) -> u64| p.journal.as_ref().map_or(0, read);
+    page.one(&names::JOURNAL_ROWS, &[], of(|journal| journal.rows));
+    let dropped = p.totals.cell(Cell::JournalDropped);
+    page.one(&names::JOURNAL_DROPPED, &[], dropped);
+    page.one(&names::JOURNAL_WAITING, &[], of(|journal| journal.waiting));
+    page.one(&names::JOURNAL_BYTES, &[], of(|journal| journal.bytes));
+    page.one(&names::JOURNAL_FAULTS, &[], of(|journal| journal.faults));
+    let rotations = of(|journal| journal.rotations);
+    page.one(&names::JOURNAL_ROTATIONS, &[], rotations);
 }
 
 fn engines(page: &mut Page, p: &Picture<'_>) {

@@ -10,7 +10,7 @@ use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
 use super::timers::Timer;
 use crate::base::time::Instant;
-use crate::base::units::Phase;
+use crate::base::units::{Leg, Phase};
 use crate::fleet::pick::Placement;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell;
@@ -24,6 +24,9 @@ pub struct Marks {
     pub checked: Instant,
     pub sized: Instant,
     pub admitted: Instant,
+    /// Of the last attempt, like the next ones.
+    pub placed: Instant,
+    pub prefilling: Instant,
     pub prefilled: Instant,
     pub decoding: Instant,
     /// By slot.
@@ -35,6 +38,8 @@ pub struct Marks {
     pub tokens_counted: u64,
     /// The model check was reached: the request counts as sized.
     pub model_checked: bool,
+    /// Of an answer that is no stream; 0 while there is none.
+    pub status: u16,
 }
 
 impl Exchange {
@@ -66,6 +71,9 @@ impl Exchange {
                     assemble::Fault::TooLarge => Cause::ResponseLimit,
                     assemble::Fault::Invalid(_) => Cause::Assembly,
                 };
+                if let Some(engine) = self.generates() {
+                    self.note_fault(cx, Leg::Decode, engine, cause);
+                }
                 self.answer_fault(cx, cause);
             }
         }
@@ -81,6 +89,7 @@ impl Exchange {
     /// Ends the exchange.
     pub fn finish(&mut self, cx: &mut Cx, end: End) {
         assert!(self.end.is_none(), "an exchange ends once");
+        let row = self.take_row(cx, end);
         if end == End::Served {
             self.teach_end(cx);
             self.praise(cx);
@@ -112,6 +121,10 @@ impl Exchange {
         self.end = Some(end);
         let slo_met = self.record(cx, end);
         cx.shard.count_end(end, !self.marks.model_checked, slo_met);
+        if let Some(mut row) = row {
+            row.slo_met = (end == End::Served).then_some(slo_met);
+            cx.shard.end_row(row);
+        }
         self.stage = Stage::Account;
     }
 
@@ -134,6 +147,15 @@ impl Exchange {
         self.events = None;
         self.assembly = None;
         self.relay = Default::default();
+        let marks = &mut self.marks;
+        for mark in [
+            &mut marks.placed,
+            &mut marks.prefilling,
+            &mut marks.prefilled,
+            &mut marks.decoding,
+        ] {
+            *mark = Instant::ZERO;
+        }
         self.marks.tokens_counted = 0;
         self.marks.first_token = None;
         self.marks.first_token_noted = false;

@@ -131,6 +131,7 @@ impl Exchange {
         if cause == Cause::StaleSocket {
             return self.ask_count(cx, true);
         }
+        self.note_fault(cx, Leg::Tokenize, engine, cause);
         if let Some(class) = cause.class() {
             // It was left alone for a while for it; a prompt that is not counted is no prompt that is not read.
             cx.shard.shared.board.line(engine).count_fault(class);

@@ -66,6 +66,7 @@ impl Exchange {
             out.extend_from_slice(b"\n\n");
             end_stream(cx.io);
         } else {
+            self.marks.status = refusal.status;
             write_refusal(cx.io, cx.shard, &refusal, Some(&self.id), None);
         }
         self.finish(cx, end);

@@ -17,6 +17,7 @@ use super::{Stage, assemble};
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
 use crate::fleet::pick::{Avoid, Placement};
+use crate::metrics::journal::Row;
 use crate::metrics::outcome::End;
 use crate::shard::Shard;
 use crate::shard::board::Phase;
@@ -107,6 +108,8 @@ pub struct Exchange {
     pub assembly: Option<Box<assemble::Assembly>>,
 
     pub marks: Marks,
+    /// What the journal gets at the end; `None` without one.
+    pub row: Option<Box<Row>>,
     pub end: Option<End>,
 }
 
@@ -201,6 +204,7 @@ impl Exchange {
             relay: Relay::default(),
             assembly: None,
             marks: Marks::default(),
+            row: None,
             end: None,
         }
     }

@@ -21,7 +21,7 @@ use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
 use super::leg::LegFault;
 use super::timers::Timer;
-use crate::base::units::{EngineId, Phase};
+use crate::base::units::{EngineId, Leg, Phase};
 use crate::fleet::breaker::FaultClass;
 use crate::fleet::pick::Placement;
 use crate::metrics::ledger::Cell;
@@ -104,6 +104,11 @@ impl Exchange {
         if let Some(class) = cause.class() {
             self.blame(cx, engine, class);
         }
+        let leg = match self.phase() {
+            Stage::Prefill => Leg::Prefill,
+            _ => Leg::Decode,
+        };
+        self.note_fault(cx, leg, engine, cause);
         cx.io.close_leg(0);
         if self.room.is_some() {
             // Without its other half neither leg gets on: engines would hold it until a time-out of their own.
@@ -153,6 +158,7 @@ impl Exchange {
         if let Some(class) = cause.class() {
             cx.shard.blame(engine, Phase::Prefill, class);
         }
+        self.note_fault(cx, Leg::Prefill, engine, cause);
         cx.io.close_leg(1);
         self.release_prefill(cx);
     }

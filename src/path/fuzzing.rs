@@ -19,6 +19,8 @@ mod output;
 
 mod peers;
 
+mod rows;
+
 mod tape;
 
 mod world;

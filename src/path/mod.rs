@@ -57,6 +57,8 @@ pub mod teach;
 
 pub mod affinity;
 
+pub mod journal;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

@@ -112,6 +112,7 @@ impl Connection {
             io: &mut self.io,
             now,
         };
+        exchange.begin_row(cx, bytes);
         if exchange.admit_head(cx) {
             if head.expect == Expect::Other {
                 let end = End::Invalid(InvalidReason::Expectation);

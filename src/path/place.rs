@@ -18,6 +18,7 @@ impl Exchange {
     /// Starts the next attempt.
     pub fn place(&mut self, cx: &mut Cx) {
         self.stage = Stage::Place;
+        self.marks.placed = cx.now;
         let Some((rank, placement)) = self.plan(cx) else {
             return self.refuse_no_engine(cx);
         };
@@ -55,6 +56,7 @@ impl Exchange {
             }
         }
         self.placement = Some(placement);
+        self.note_placement(cx);
         self.remember(cx);
     }
 
@@ -130,6 +132,7 @@ impl Exchange {
         let charge = self.decode_charge(cx);
         self.decode_load = Some(board.reserve(decode, Phase::Decode, charge, cx.now));
         self.placement = Some(Placement::TwoLegs { prefill, decode });
+        self.note_placement(cx);
         Some(decode)
     }
 

@@ -25,6 +25,7 @@ impl Exchange {
         }
         self.handoff = Handoff::default();
         self.prefill_answer.clear();
+        self.marks.prefilling = cx.now;
         let mut body = cx.shard.take_buffer();
         let snapshot = &cx.shard.snapshot;
         let model = &snapshot.fleet.model;

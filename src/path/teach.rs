@@ -50,9 +50,11 @@ impl Exchange {
 
     /// The engine that generates, when its tokens are counted.
     fn teaches(&self) -> Option<EngineId> {
-        if !self.relay.counts_ids {
-            return None;
-        }
+        self.generates().filter(|_| self.relay.counts_ids)
+    }
+
+    /// The engine that generates.
+    pub(super) fn generates(&self) -> Option<EngineId> {
         match self.placement? {
             Placement::TwoLegs { decode, .. } => Some(decode),
             Placement::OneLeg { engine } => Some(engine),

@@ -37,6 +37,15 @@ pub fn unix_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
+/// Wall-clock microseconds, for moments in the journal: people look there for what happened when.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub fn unix_micros() -> u64 {
+    let since = time::SystemTime::now().duration_since(time::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    })
+}
+
 impl Default for MonotonicClock {
     fn default() -> Self {
         MonotonicClock::new()

@@ -23,6 +23,8 @@ pub mod clock;
 
 pub mod mail;
 
+pub mod journal;
+
 mod alarms;
 #[cfg(debug_assertions)]
 mod planted;

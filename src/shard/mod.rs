@@ -16,6 +16,8 @@ pub mod counters;
 
 pub mod gate;
 
+pub mod journal;
+
 pub mod learned;
 
 pub mod memory;
@@ -79,6 +81,7 @@ pub struct Shard {
     pub date: [u8; 29],
     pub rooms: Rooms,
     pub memory: Memory,
+    pub journal: Option<journal::Journal>,
     /// By engine.
     fleet: Vec<Candidate>,
     waits: Waits,
@@ -139,6 +142,7 @@ impl Shard {
             date: encode::http_date(0),
             rooms: Rooms::new(id),
             memory: Memory::new(engines),
+            journal: None,
             waits: Waits::default(),
             buffers: Vec::new(),
             orphans: Orphans::default(),
@@ -200,10 +204,8 @@ impl Shard {
     }
 
     pub fn any_available(&self) -> bool {
-        self.snapshot
-            .engines
-            .iter()
-            .any(|e| self.shared.board.line(e.id).available())
+        let mut engines = self.snapshot.engines.iter();
+        engines.any(|e| self.shared.board.line(e.id).available())
     }
 
     /// Head and body of a leg, as they go on the wire. No client field passes but the forwarded ones.
@@ -218,10 +220,9 @@ impl Shard {
         let engine = &self.snapshot.engines[engine.index()];
         let mut path = String::with_capacity(engine.prefix.len() + 24);
         path.push_str(&engine.prefix);
-        path.push_str(if kind == Leg::Tokenize {
-            "/tokenize"
-        } else {
-            exchange.route.path()
+        path.push_str(match kind {
+            Leg::Tokenize => "/tokenize",
+            Leg::Prefill | Leg::Decode => exchange.route.path(),
         });
         let id = exchange.leg_id(kind);
         let key = self.snapshot.fleet.engine.api_key.as_ref();

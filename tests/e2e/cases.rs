@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{self, Answer, Client, data_of};
 use super::engine::{Seen, lock, unhex};
+use super::journal::{holds_all, journaled};
 use super::world::{Fleet, Setup, World};
 
 /// Routers that share the cases of the big fleet.
@@ -56,6 +57,8 @@ fn replay(driver: &'static str) {
                         let world = recorded.start(setup);
                         loop {
                             let Some(case) = lock(&cases).pop_front() else {
+                                // Whatever they came to, each has left its row.
+                                holds_all(&world);
                                 return;
                             };
                             for fault in run(&case, &world) {
@@ -93,7 +96,7 @@ struct Recorded {
 impl Recorded {
     /// A router in the state that the cases expect.
     fn start(&self, setup: Setup) -> World {
-        let world = World::start(setup, &self.fleet);
+        let world = World::start(setup, &journaled(self.fleet.clone(), &[]));
         for request in &self.after_start {
             let path = request[1].as_str().expect("a path");
             world.post(path, &request[2]);

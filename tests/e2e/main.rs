@@ -22,6 +22,7 @@ mod fixtures;
 mod front;
 mod generation;
 mod http;
+mod journal;
 mod keys;
 mod learn;
 mod legs;

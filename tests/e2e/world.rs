@@ -334,6 +334,11 @@ impl World {
         fs::read_to_string(self.dir.join(name)).expect("a file")
     }
 
+    /// Where a file beside the fleet's is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
     pub fn make_folder(&self, name: &str) {
         fs::create_dir(self.dir.join(name)).expect("a folder");
     }

@@ -26,7 +26,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "metrics",
         may: &["base"],
-        crates: &["crossbeam_utils", "serde_json"],
+        crates: &["crossbeam_utils", "serde", "serde_json"],
         pure: true,
     },
     Room {
@@ -128,6 +128,7 @@ const ROOMS: &[Room] = &[
             "ask",
             "runtime::cell::ControlPort",
             "runtime::clock",
+            "runtime::journal",
             "runtime::socket",
             "runtime::cell::Mail",
             "runtime::mail",

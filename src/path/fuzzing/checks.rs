@@ -4,6 +4,8 @@ use super::world::World;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
+use crate::metrics::ledger::Cell;
+use crate::metrics::outcome::End;
 use crate::path::accept::{Front, SLOTS};
 use crate::path::leg::State;
 use crate::path::timers::Timer;
@@ -23,6 +25,7 @@ impl World {
     fn check_books(&self) {
         let counts = self.shard.ledger.snapshot();
         assert_eq!(counts.offered(), counts.ended() + counts.inflight());
+        assert_eq!(counts.ended(), self.rows.count());
         let exchange = self.conn.exchange.as_deref();
         assert!(
             exchange.is_none_or(|x| !x.is_over()),
@@ -154,6 +157,18 @@ impl World {
             );
         }
         self.check_output();
+        self.check_rows();
+    }
+
+    /// The journal has the ledger's ends.
+    fn check_rows(&self) {
+        let counts = self.shard.ledger.snapshot();
+        for end in End::ALL {
+            assert_eq!(self.rows.of(end), counts.end(end), "{end:?}");
+        }
+        let without_size = counts.ended() - self.rows.sized();
+        assert_eq!(without_size, counts.cell(Cell::UnsizedOffered));
+        assert_eq!(self.rows.slo_met(), counts.cell(Cell::SloMet));
     }
 
     /// An engine gets one well-formed request of ours, and nothing of the client's that it may not see.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::fleets::snapshots;
 use super::peers;
+use super::rows::{Book, Rows};
 use super::tape::Tape;
 use crate::base::limits;
 use crate::base::time::Instant;
@@ -18,6 +19,7 @@ use crate::path::accept::{Connection, Front, SLOTS};
 use crate::path::leg::{LegCommand, LegFault};
 use crate::shard::board;
 use crate::shard::gate::{Gate, Permit};
+use crate::shard::journal::Journal;
 use crate::shard::waits::Awaited;
 use crate::shard::{Shard, Shared};
 
@@ -33,6 +35,8 @@ pub struct World {
     pub handoffs: u32,
     pub handoff_spent: bool,
     asked: u32,
+    /// What the journal got.
+    pub rows: Arc<Rows>,
     digest: u64,
 }
 
@@ -82,6 +86,8 @@ impl World {
             Arc::new(ShardTimes::new()),
             7,
         );
+        let rows = Arc::<Rows>::default();
+        shard.journal = Some(Journal::new(Book(rows.clone())));
         let now = Instant::from_nanos(1_000_000_000);
         let conn = Connection::new(&mut shard, now, 1, true);
         World {
@@ -94,6 +100,7 @@ impl World {
             handoffs: 0,
             handoff_spent: true,
             asked: 0,
+            rows,
             digest: 0xcbf2_9ce4_8422_2325,
         }
     }
