@@ -76,6 +76,7 @@ pub fn start(router_id: &str, rotation: Rotation, queues: Vec<Arc<Rows>>) -> io:
         };
         tracing::warn!("--journal {}: not rotated, as {why}", path.display());
     }
+    tracing::info!("journal of all requests in {}", path.display());
     let facts = Arc::new(Facts {
         path: path.display().to_string(),
         queues,

@@ -1,8 +1,10 @@
-//! The journal: what one completion request came to, as one row. A shard fills a [`Row`] while the request runs and hands it to a [`Sink`]
-//! at its end; elsewhere it becomes a line of JSON (`line`), as the table of members says (`members`), and is read again (`read`, `summary`).
+//! The journal: what one completion request came to, as one row. A shard fills a [`Row`] while the request runs and hands it to a
+//! [`Sink`] at its end; elsewhere it becomes a line of JSON (`line`), as the table of members says (`members`), and is read again (`read`,
+//! `summary`).
 //!
-//! A row has one size whatever a client or a fleet file says: its texts are cut at [`TEXT_BYTES_MAX`]. It holds names, not numbers of engines,
-//! so that it means the same after the fleet has changed. Knows no clock: moments are those of the shard, and `line` is told when that is.
+//! A row has one size whatever a client or a fleet file says: its texts are cut at [`TEXT_BYTES_MAX`]. It holds names of engines and not
+//! their numbers, so that it means the same after the fleet has changed. Knows no clock: moments are those of the shard, and `line` is told
+//! when that is.
 //!
 //! Invariant: a row stands for one offered request that has ended, and `end` is what the ledger was told.
 

@@ -124,8 +124,8 @@ fn numbers_of_rotated_files() {
     for words in [
         "64 requests, 2026-11-30T16:57:00.000000Z to 2026-11-30T16:57:59.000000Z (1.08 a second)",
         "passed over 4 lines: 2 cut off, 1 of something else, 1 of a later version, 0 too long",
-        "served            60  93.75 %",
-        "failed   decode         4   6.25 %",
+        "\nserved                 60  93.75 %\n",
+        "\nfailed   decode         4   6.25 %\n",
         "first token, from arrival",
         "p0      prefill",
     ] {

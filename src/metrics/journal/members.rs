@@ -1,5 +1,5 @@
-//! Every member of a line: name, kind, whether it may be null, meaning. Lines are written in this order, a test holds the two equal, and the
-//! README's table is printed from here. Durations end in `_s` and are seconds; counts of tokens end in `_tokens`.
+//! Every member of a line: name, kind, whether it may be null, meaning. Lines are written in this order, a test holds the two equal, and
+//! the README's table is printed from here. Durations end in `_s` and are seconds; counts of tokens end in `_tokens`.
 //!
 //! Invariant: names are unique and never change their meaning within a version.
 
@@ -77,7 +77,7 @@ pub const ALL: &[Member] = &[
     member("route", Kind::Text, "", "`completions` or `chat`."),
     member("model", Kind::Text, "it ended before the model check", "The fleet's model."),
     member("stream", Kind::Flag, "it ended before its checks were passed", "Whether a stream was asked for."),
-    member("outcome", Kind::Text, "", "`served`, `failed`, `rejected`, `refused`, `expired`, `invalid_requests` or `cancelled`, as in metrics."),
+    member("outcome", Kind::Text, "", "`served`, `failed`, `rejected`, `refused`, `expired`, `invalid_requests` or `cancelled`."),
     member("reason", Kind::Text, "served", "The reason, cause or stage that metrics have beside it."),
     member("stage", Kind::Text, "", "The stage it ended in: `parse`, `admit`, `place`, `prefill`, `decode`, `relay` or `assemble`."),
     member("status", Kind::Integer, "nothing was answered", "The status of the answer. A stream that broke off had 200."),
@@ -92,7 +92,7 @@ pub const ALL: &[Member] = &[
     member("output_tokens", Kind::Integer, "there are no ids", "Ids counted in the last attempt."),
     member("output_events", Kind::Integer, "there are ids", "Events with output, of one token or more each."),
     member("prefill_engine", Kind::Text, "no prefill leg was placed", "The last attempt's engine for the prompt."),
-    member("decode_engine", Kind::Text, "no decode leg was placed", "The last attempt's engine for the output; with one leg for both, that one."),
+    member("decode_engine", Kind::Text, "no decode leg was placed", "The last attempt's engine for the output; with one leg, the only one."),
     member("receive_s", Kind::Seconds, "", "From arrival to the last byte of the body."),
     member("size_s", Kind::Seconds, "not begun", "Counting the prompt, `/tokenize` included."),
     member("queue_wait_s", Kind::Seconds, "not begun", "Waiting for a seat."),
@@ -105,7 +105,7 @@ pub const ALL: &[Member] = &[
     member("ttft_s", Kind::Seconds, "there was no token", "From arrival to the first token."),
     member("tpot_s", Kind::Seconds, "fewer than two tokens, or no ids", "Mean time per output token after the first event."),
     member("total_s", Kind::Seconds, "", "From arrival to the end."),
-    member("faults", Kind::List, "", "Legs that failed, each `{engine, leg, fault, status}`; the status is null but with `fault` `status`."),
+    member("faults", Kind::List, "", "Legs that failed: `{engine, leg, fault, status}` each, the last null but with `fault` `status`."),
 ];
 
 #[cfg(test)]

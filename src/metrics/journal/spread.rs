@@ -1,7 +1,7 @@
 //! How values spread, in bounded memory: counts in buckets that are narrow everywhere, for quantiles of files of any length.
 //!
-//! Below [`EXACT`] microseconds a bucket holds one value; above, each doubling has half as many buckets, so a bucket is at most a 128th of its
-//! values wide, and a quantile read as its middle is off by a 256th (0.4 %) at most. Least, greatest, sum and count are exact.
+//! Below [`EXACT`] microseconds a bucket holds one value; above, each doubling has half as many buckets, so a bucket is at most a 128th of
+//! its values wide, and a quantile read as its middle is off by a 256th (0.4 %) at most. Least, greatest, sum and count are exact.
 //!
 //! Invariant: count = Σ buckets, and least ≤ every quantile ≤ greatest.
 
@@ -122,7 +122,10 @@ mod tests {
     proptest! {
         /// The oracle sorts.
         #[test]
-        fn quantiles_are_near_the_sorted_ones(values in prop::collection::vec(0u64..1 << 40, 1..300), small in prop::collection::vec(0u64..300, 0..300)) {
+        fn quantiles_are_near_the_sorted_ones(
+            values in prop::collection::vec(0u64..1 << 40, 1..300),
+            small in prop::collection::vec(0u64..300, 0..300),
+        ) {
             let mut all: Vec<u64> = values.into_iter().chain(small).collect();
             let mut spread = Spread::default();
             all.iter().for_each(|value| spread.add(*value));
