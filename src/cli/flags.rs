@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Dialect, Driver, Role};
+use crate::control::journal::FILE_BYTES_MIN;
 
 /// The drivers that this build has.
 const DRIVERS: &str = if cfg!(feature = "rt-glommio") {
@@ -332,8 +333,11 @@ pub struct Profile {
 }
 
 fn journal_bytes(text: &str) -> Result<u64, String> {
-    let bytes = text.parse().ok().filter(|n| *n == 0 || *n >= 65_536);
-    bytes.ok_or_else(|| "not 0, nor a number of bytes from 65536".to_owned())
+    let bytes = text
+        .parse()
+        .ok()
+        .filter(|n| *n == 0 || *n >= FILE_BYTES_MIN);
+    bytes.ok_or_else(|| format!("not 0, nor a number of bytes from {FILE_BYTES_MIN}"))
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 
 use self::disk::Disk;
-pub use self::log::Rotation;
+pub use self::log::{FILE_BYTES_MIN, Rotation};
 use self::log::{Log, Turn};
 use crate::base::time::Clock;
 use crate::metrics::journal::line::Writer;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::base::time::Instant;
+use crate::metrics::journal::line::LINE_BYTES_MAX;
 
 /// What a log does with files. Played by tests.
 pub trait Files {
@@ -96,8 +97,10 @@ pub struct Counts {
     pub rotations: u64,
 }
 
-/// Bytes that are gathered for one write.
-pub const BATCH_BYTES: usize = 65_536;
+/// The least that a file may be bound to; a write is shorter, so no file grows over its bound.
+pub const FILE_BYTES_MIN: u64 = 65_536;
+/// Bytes that are gathered for one write, but for the line that crosses them.
+pub const BATCH_BYTES: usize = 49_152;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl<F: Files> Log<F> {
@@ -110,7 +113,7 @@ impl<F: Files> Log<F> {
             file: opened.file,
             is_regular: opened.is_regular,
             len,
-            pending: Vec::with_capacity(BATCH_BYTES + BATCH_BYTES / 4),
+            pending: Vec::with_capacity(BATCH_BYTES + LINE_BYTES_MAX + 1),
             done: 0,
             wants_open: false,
             moves: Tries::default(),
@@ -283,6 +286,8 @@ impl Tries {
         }
     }
 }
+
+const _: () = assert!(BATCH_BYTES + LINE_BYTES_MAX < FILE_BYTES_MIN as usize);
 
 fn numbered(path: &Path, n: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

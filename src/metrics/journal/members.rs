@@ -92,7 +92,7 @@ pub const ALL: &[Member] = &[
     member("output_tokens", Kind::Integer, "there are no ids", "Ids counted in the last attempt."),
     member("output_events", Kind::Integer, "there are ids", "Events with output, of one token or more each."),
     member("prefill_engine", Kind::Text, "no prefill leg was placed", "The last attempt's engine for the prompt."),
-    member("decode_engine", Kind::Text, "no decode leg was placed", "The last attempt's engine for the output; with one leg, the only one."),
+    member("decode_engine", Kind::Text, "no decode leg was placed", "The last attempt's engine for the output; with one leg, its own."),
     member("receive_s", Kind::Seconds, "", "From arrival to the last byte of the body."),
     member("size_s", Kind::Seconds, "not begun", "Counting the prompt, `/tokenize` included."),
     member("queue_wait_s", Kind::Seconds, "not begun", "Waiting for a seat."),
