@@ -10,6 +10,7 @@ use crate::metrics::ledger::Cell;
 /// See the head of this file.
 pub struct Journal {
     sink: Box<dyn Sink + Send>,
+    #[expect(clippy::vec_box, reason = "requests hold them by a pointer")]
     free: Vec<Box<Row>>,
 }
 

@@ -155,7 +155,8 @@ fn a_phase_that_had_not_ended_ends_with_the_request() {
         placed: at(5_000),
         ..seated
     };
-    let rows: Vec<(&str, Row, Vec<(&str, f64)>)> = vec![
+    type Case = (&'static str, Row, Vec<(&'static str, f64)>);
+    let rows: Vec<Case> = vec![
         ("in its body", begun(m, none), vec![("receive_s", 8.0)]),
         (
             "in line",
