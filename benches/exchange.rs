@@ -1,8 +1,10 @@
 //! What a connection's own work costs, without sockets: `cargo bench --bench exchange`. One connection of one shard, fed in memory: the
 //! bytes of a client, two legs' answers, and everything it writes taken away. Nanoseconds per unit, the best of several rounds.
 //!
-//! `exchange CASE UNITS` does so many units and nothing else, for whoever counts its instructions (`perf/instructions`).
+//! `exchange CASE UNITS` does so many units and nothing else, for whoever counts its instructions (`perf/instructions`). With `journal`
+//! behind it each request leaves a row.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time;
 
@@ -11,9 +13,11 @@ use narwhal::base::units::{Leg, ShardId};
 use narwhal::config::topology::Snapshot;
 use narwhal::config::{self, Format};
 use narwhal::metrics::histogram::ShardTimes;
+use narwhal::metrics::journal::{Row, Sink};
 use narwhal::metrics::ledger::ShardLedger;
 use narwhal::path::accept::Connection;
 use narwhal::path::leg::LegCommand;
+use narwhal::shard::journal::Journal;
 use narwhal::shard::{Shard, Shared};
 
 const FLEET: &str = r#"
@@ -95,11 +99,15 @@ const REQUESTS: u64 = 400;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match &args[..] {
-        [case, units] if !case.starts_with('-') => {
+        [case, units, journal @ ..] if !case.starts_with('-') => {
             let case = CASES.iter().find(|c| c.name == *case);
             let case = case.expect("one of the cases' names");
             let units: u64 = units.parse().expect("a count of units");
             let mut world = World::new(case);
+            if matches!(journal, [word] if word == "journal") {
+                let last = Last(Cell::new(Row::default()));
+                world.shard.journal = Some(Journal::new(last));
+            }
             for _ in 0..units.div_ceil(case.units) {
                 world.request();
             }
@@ -126,6 +134,16 @@ fn measure(case: &Case, measured: bool) {
         .fold(f64::MAX, f64::min);
     if measured {
         println!("{best:8.1} ns/{}  {}: {}", case.unit, case.name, case.what);
+    }
+}
+
+/// A journal that keeps one row, as a queue would.
+struct Last(Cell<Row>);
+
+impl Sink for Last {
+    fn put(&self, row: &Row) -> bool {
+        self.0.set(*row);
+        true
     }
 }
 
