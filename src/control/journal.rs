@@ -49,6 +49,8 @@ struct Facts {
     path: String,
     queues: Vec<Arc<Rows>>,
     rows: AtomicU64,
+    /// Lines that are not all with the kernel yet.
+    gathered: AtomicU64,
     bytes: AtomicU64,
     faults: AtomicU64,
     rotations: AtomicU64,
@@ -81,6 +83,7 @@ pub fn start(router_id: &str, rotation: Rotation, queues: Vec<Arc<Rows>>) -> io:
         path: path.display().to_string(),
         queues,
         rows: AtomicU64::new(0),
+        gathered: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         faults: AtomicU64::new(0),
         rotations: AtomicU64::new(0),
@@ -148,10 +151,11 @@ impl Handle {
             0 => None,
             number => Some(why(number)),
         };
+        let queued = facts.queues.iter().map(|queue| queue.len() as u64);
         JournalView {
             path: &facts.path,
             rows: facts.rows.load(Relaxed),
-            waiting: facts.queues.iter().map(|queue| queue.len() as u64).sum(),
+            waiting: queued.sum::<u64>() + facts.gathered.load(Relaxed),
             bytes: facts.bytes.load(Relaxed),
             faults: facts.faults.load(Relaxed),
             rotations: facts.rotations.load(Relaxed),
@@ -236,7 +240,7 @@ impl Life {
                 }
                 if let Some(row) = queue.take() {
                     self.writer.write(self.log.pending(), &row, &anchor);
-                    self.facts.rows.fetch_add(1, Relaxed);
+                    self.facts.gathered.fetch_add(1, Relaxed);
                     any = true;
                 }
             }
@@ -247,6 +251,10 @@ impl Life {
     fn write(&mut self) {
         let done = self.log.write(self.clock.now());
         let (facts, counts) = (&self.facts, &self.log.counts);
+        if self.log.is_empty() {
+            let written = facts.gathered.swap(0, Relaxed);
+            facts.rows.fetch_add(written, Relaxed);
+        }
         facts.bytes.store(counts.bytes, Relaxed);
         facts.faults.store(counts.faults, Relaxed);
         facts.rotations.store(counts.rotations, Relaxed);

@@ -108,7 +108,7 @@ metrics! {
     PREFIX_HELD_TOKENS = "narwhal_prefix_held_tokens_total" Counter "tokens" [] "What those engines said they held (`cached_tokens` of the prefill answer).";
     FENCED_LATE = "narwhal_fenced_late_total" Counter "legs" [] "Legs sent after the lease deadline and closed at once.";
 
-    JOURNAL_ROWS = "narwhal_journal_rows_total" Counter "rows" [] "Rows taken to be written; 0 without a journal, like the next ones.";
+    JOURNAL_ROWS = "narwhal_journal_rows_total" Counter "rows" [] "Rows written; 0 without a journal, like the next ones.";
     JOURNAL_DROPPED = "narwhal_journal_dropped_total" Counter "rows" [] "Rows lost because too many waited to be written.";
     JOURNAL_WAITING = "narwhal_journal_waiting" Gauge "rows" [] "Rows that wait to be written.";
     JOURNAL_BYTES = "narwhal_journal_bytes_total" Counter "bytes" [] "What was written.";

@@ -137,7 +137,7 @@ pub struct ShardView<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalView<'a> {
     pub path: &'a str,
-    /// Taken to be written, and waiting for that.
+    /// Written, and waiting for that.
     pub rows: u64,
     pub waiting: u64,
     pub bytes: u64,
