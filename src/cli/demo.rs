@@ -52,6 +52,7 @@ pub fn run(args: flags::Demo) -> Result<(), Failure> {
         listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, args.port))],
         signals: true,
         journal: None,
+        again: None,
     };
     let router = router::start(Snapshot::new(1, loaded.fleet), plan).map_err(hint)?;
     watch(engines);

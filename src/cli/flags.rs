@@ -73,7 +73,7 @@ pub struct Serve {
 }
 
 /// Where a row of each request is kept.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct JournalFile {
     /// Write a row of each request there, JSON lines; /dev/stdout and pipes will do [default: none is written].
     #[arg(long, value_name = "PATH")]

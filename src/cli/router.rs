@@ -7,18 +7,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc;
+
 use super::Failure;
 use crate::base::prng::Prng;
 use crate::config::topology::Snapshot;
 use crate::config::{ApiKeys, checked};
 use crate::control::journal;
 use crate::control::port::Port;
+use crate::control::reload::{Again, Read};
 use crate::control::signals::Notice;
 use crate::control::{self, Handle, Settings, ShardFacts};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::ShardLedger;
 use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::bounds;
+use crate::runtime::cell::change::Told;
 use crate::runtime::cell::{ControlPort, Mail};
 use crate::runtime::clock::MonotonicClock;
 use crate::runtime::journal::{Rows, Way};
@@ -30,13 +34,15 @@ use crate::runtime::topology::{self, Ask, CpuList, Machine, Numa, PlanError};
 use crate::shard::{self, Shard, Shared};
 
 /// What the caller decides beside the fleet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Plan {
     pub router_id: Option<String>,
     pub listen: Vec<SocketAddr>,
     /// SIGTERM and SIGINT drain this router and end the process.
     pub signals: bool,
     pub journal: Option<Journal>,
+    /// How the fleet file is read again on SIGHUP, where there is one.
+    pub again: Option<Arc<Read>>,
 }
 
 /// A journal that is asked for.
@@ -59,6 +65,9 @@ pub struct Router {
 
 /// Messages a shard may have waiting from the control thread.
 const MAIL_MAX: usize = 1024;
+
+/// Letters to one shard about another fleet that may be unanswered.
+const LETTERS_MAX: usize = 16;
 
 /// Starts everything; returns once clients are accepted.
 pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
@@ -89,15 +98,25 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let facts = places.places.iter().map(|place| facts(place, driver));
     let facts: Vec<_> = facts.collect();
     let (queues, journal) = start_journal(plan.journal, &router_id, count)?;
-    let way_down = WayDown::new(&snapshot.fleet, &mail, &shared, &journal);
+    let way_down = WayDown {
+        mail: mail.clone(),
+        shared: shared.clone(),
+        journal: journal.clone(),
+    };
     let roots = roots(&snapshot)?;
     let mut control = control::Shared::new(router_id, &snapshot, &shared, facts.clone());
     control.journal = journal;
     let mut settings = settings(&snapshot.fleet, roots.as_ref(), plan.signals, way_down)?;
     settings.seed = seeds.u64();
+    let (tell, told) = mpsc::channel(LETTERS_MAX * count);
+    settings.again = plan.again.map(|read| again(read, &mail, told));
     let control = control::start(Arc::new(control), settings).map_err(Failure::failed)?;
-    let port: Arc<dyn ControlPort> =
-        Arc::new(Port::new(control.asker(), mail.clone(), snapshot.clone()));
+    let port: Arc<dyn ControlPort> = Arc::new(Port::new(
+        control.asker(),
+        mail.clone(),
+        tell,
+        control.now(),
+    ));
 
     let shards = boot::run_shards(&places, driver, |place| {
         let index = place.shard.index();
@@ -152,6 +171,11 @@ fn start_journal(
     Ok((queues, Some(handle.map_err(Failure::config)?)))
 }
 
+fn again(read: Arc<Read>, mail: &Arc<[Arc<Mailbox<Mail>>]>, told: mpsc::Receiver<Told>) -> Again {
+    let mail = mail.clone();
+    Again { read, mail, told }
+}
+
 fn settings(
     fleet: &checked::Fleet,
     roots: Option<&Roots>,
@@ -161,21 +185,16 @@ fn settings(
     let mut settings = Settings::of(fleet).map_err(Failure::config)?;
     settings.signals = signals;
     settings.tls = roots.map(Roots::client_config);
-    settings.on_notice = Box::new(move |notice| way_down.on_notice(notice));
+    settings.on_notice = Box::new(move |notice, fleet| way_down.on_notice(notice, fleet));
     Ok(settings)
 }
 
 /// Whom https engines are trusted by; `None` when there is none.
 pub(super) fn roots(snapshot: &Snapshot) -> Result<Option<Roots>, Failure> {
-    let mut https = snapshot.engines.iter().filter(|engine| engine.tls);
-    let file = snapshot.fleet.engine.tls_ca_file.as_deref();
-    if let Some(engine) = https.clone().find(|e| tls::server_name(e).is_none()) {
-        let (iid, host) = (&engine.iid, &engine.host);
-        let why = format!("engine {iid}: no certificate can be for the host `{host}`");
-        return Err(Failure::config(why));
-    }
-    let roots = https.next().map(|_| Roots::load(file)).transpose();
-    roots.map_err(|why| Failure::config(format!("engine.tls_ca_file: {why}")))
+    Roots::of(snapshot).map_err(|why| match why.kind() {
+        io::ErrorKind::InvalidInput => Failure::config(why),
+        _ => Failure::config(format!("engine.tls_ca_file: {why}")),
+    })
 }
 
 impl Router {
@@ -191,40 +210,23 @@ impl Router {
 struct WayDown {
     mail: Arc<[Arc<Mailbox<Mail>>]>,
     shared: Arc<Shared>,
-    window: Duration,
-    grace: Duration,
     journal: Option<journal::Handle>,
 }
 
 impl WayDown {
-    fn new(
-        fleet: &checked::Fleet,
-        mail: &Arc<[Arc<Mailbox<Mail>>]>,
-        shared: &Arc<Shared>,
-        journal: &Option<journal::Handle>,
-    ) -> WayDown {
-        WayDown {
-            mail: mail.clone(),
-            shared: shared.clone(),
-            window: fleet.serving.drain_window,
-            grace: fleet.serving.graceful_timeout,
-            journal: journal.clone(),
-        }
-    }
-
     /// Called on the control thread; must not block it.
     #[expect(
         clippy::disallowed_methods,
         reason = "a thread of its own waits for the end of the process"
     )]
-    fn on_notice(&self, notice: Notice) {
+    fn on_notice(&self, notice: Notice, fleet: &checked::Fleet) {
         if notice == Notice::End {
             tracing::info!("ending at once");
             process::exit(0);
         }
-        tracing::info!("draining: new work is answered 503 for {:?}", self.window);
+        let (window, grace) = (fleet.serving.drain_window, fleet.serving.graceful_timeout);
+        tracing::info!("draining: new work is answered 503 for {window:?}");
         let (mail, shared) = (self.mail.clone(), self.shared.clone());
-        let (window, grace) = (self.window, self.grace);
         let journal = self.journal.clone();
         let spawned = thread::Builder::new()
             .name("narwhal-drain".into())

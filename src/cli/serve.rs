@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::Failure;
 use super::flags;
@@ -14,53 +15,93 @@ use super::router::{self, Plan};
 use crate::config::checked::Fleet;
 use crate::config::profiles;
 use crate::config::topology::Snapshot;
-use crate::config::{self, CpuList, Numa};
+use crate::config::{self, AdminKey, Admission, ApiKeys, CpuList, Numa, Profile};
 use crate::control::journal::Rotation;
+use crate::control::reload::Reading;
 use crate::control::resolve;
 
 /// Where clients connect unless told otherwise. Loopback: being seen from outside is a decision.
 const LISTEN: &str = "127.0.0.1:8000";
 
 pub fn run(args: flags::Serve) -> Result<(), Failure> {
-    let env = |name: &str| std::env::var(name).ok();
-    let loaded = config::load(&args.fleet, &env).map_err(Failure::config)?;
-    for warning in &loaded.warnings {
+    let args = Arc::new(args);
+    let first = read(&args)?;
+    for warning in &first.warnings {
         tracing::warn!("{warning}");
     }
-    if !loaded.not_used.is_empty() {
-        tracing::info!("not used: {}", loaded.not_used.join(", "));
+    if !first.not_used.is_empty() {
+        tracing::info!("not used: {}", first.not_used.join(", "));
     }
-    let mut fleet = loaded.fleet;
-    override_runtime(&mut fleet, &args)?;
-    fleet.recovery.resume |= args.resume;
-    supported(&fleet)
-        .map_err(|why| Failure::config(format!("{}: {}", args.fleet.display(), why)))?;
-    let mut snapshot = with_profiles(Snapshot::new(1, fleet), &args.fleet)?;
+    let mut snapshot = Snapshot::new(1, first.fleet).with_profiles(first.profiles);
     for error in resolve::fill(&mut snapshot, &resolve::System) {
         tracing::warn!("{error}; legs and probes of its engines fail until it does");
     }
     let plan = Plan {
-        router_id: args.router_id,
+        router_id: args.router_id.clone(),
         listen: listen(&snapshot.fleet),
         signals: true,
-        journal: journal(args.journal),
+        journal: journal(args.journal.clone()),
+        again: Some(Arc::new(move || {
+            reading(&args).map_err(|why| why.to_string())
+        })),
     };
     router::start(snapshot, plan)?.join()
 }
 
+/// The fleet file and the profiles it names, as the command line has them.
+struct Files {
+    fleet: Fleet,
+    profiles: Vec<Profile>,
+    warnings: Vec<String>,
+    not_used: Vec<String>,
+}
+
+fn read(args: &flags::Serve) -> Result<Files, Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    let loaded = config::load(&args.fleet, &env).map_err(Failure::config)?;
+    let mut fleet = loaded.fleet;
+    override_runtime(&mut fleet, args)?;
+    fleet.recovery.resume |= args.resume;
+    supported(&fleet)
+        .map_err(|why| Failure::config(format!("{}: {}", args.fleet.display(), why)))?;
+    Ok(Files {
+        profiles: profiles(&fleet, &args.fleet)?,
+        fleet,
+        warnings: loaded.warnings,
+        not_used: loaded.not_used,
+    })
+}
+
+/// The same for a router that runs, with the keys that it lets clients and operators in by.
+fn reading(args: &flags::Serve) -> Result<Reading, Failure> {
+    let Files {
+        fleet,
+        profiles,
+        warnings,
+        ..
+    } = read(args)?;
+    let runtime = &fleet.runtime;
+    let api_keys = runtime.api_keys_file.as_deref().map(ApiKeys::load);
+    let admin_key = runtime.admin_key_file.as_deref().map(AdminKey::load);
+    Ok(Reading {
+        api_keys: api_keys.transpose().map_err(Failure::config)?,
+        admin_key: admin_key.transpose().map_err(Failure::config)?,
+        fleet,
+        profiles,
+        warnings,
+    })
+}
+
 /// Reads the profiles that the fleet names. Predictive admission needs one for every engine.
-fn with_profiles(snapshot: Snapshot, file: &Path) -> Result<Snapshot, Failure> {
-    let snapshot = match &snapshot.fleet.profiles_path {
-        None => snapshot,
-        Some(path) => {
-            let rows = profiles::load(path).map_err(Failure::config)?;
-            snapshot.with_profiles(rows)
-        }
-    };
-    let missing = snapshot.engines.iter().filter(|e| e.profile.is_none());
+fn profiles(fleet: &Fleet, file: &Path) -> Result<Vec<Profile>, Failure> {
+    let path = fleet.profiles_path.as_deref();
+    let profiles = path.map(profiles::load).transpose();
+    let profiles = profiles.map_err(Failure::config)?.unwrap_or_default();
+    let has_one = |iid: &str| profiles.iter().any(|profile| profile.iid == iid);
+    let missing = fleet.engines.iter().filter(|e| !has_one(&e.iid));
     let missing: Vec<_> = missing.map(|e| e.iid.as_str()).collect();
-    if snapshot.is_predictive() && !missing.is_empty() {
-        let (file, path) = (file.display(), snapshot.fleet.profiles_path.as_deref());
+    if fleet.serving.admission == Admission::Predictive && !missing.is_empty() {
+        let file = file.display();
         let out = path.unwrap_or(Path::new("profiles.json")).display();
         return Err(Failure::config(format!(
             "{file}: serving.admission: `predictive` (the default) needs a profile for every engine, and profiles.path has none for {}: \
@@ -73,7 +114,7 @@ fn with_profiles(snapshot: Snapshot, file: &Path) -> Result<Snapshot, Failure> {
             },
         )));
     }
-    Ok(snapshot)
+    Ok(profiles)
 }
 
 fn journal(args: flags::JournalFile) -> Option<router::Journal> {

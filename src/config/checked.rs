@@ -190,25 +190,6 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-impl Fleet {
-    /// Keys whose change from `self` to `new` takes effect at the next start only.
-    pub fn needs_restart(&self, new: &Fleet) -> Vec<&'static str> {
-        let (a, b) = (&self.runtime, &new.runtime);
-        let rows = [
-            ("runtime.listen", a.listen != b.listen),
-            ("runtime.admin_listen", a.admin_listen != b.admin_listen),
-            ("runtime.shards", a.shards != b.shards),
-            ("runtime.cpus", a.cpus != b.cpus),
-            ("runtime.numa", a.numa != b.numa),
-            ("runtime.driver", a.driver != b.driver),
-            // New certificates are read at a reload; a listener does not change what it speaks.
-            ("runtime.tls", a.tls.is_some() != b.tls.is_some()),
-            ("runtime.lease", a.lease != b.lease),
-        ];
-        rows.iter().filter(|row| row.1).map(|row| row.0).collect()
-    }
-}
-
 impl EngineSettings {
     /// How old a handoff may be when decode is dispatched: the producer's lease less a sixth of it, for clocks and transfer.
     pub fn handoff_bound(&self) -> Option<Duration> {

@@ -317,7 +317,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Engine numbers are 16 bits; the board has a cache line for each.
-const ENGINES_MAX: usize = 4096;
+pub(super) const ENGINES_MAX: usize = 4096;
 
 /// An `iid` becomes a metric label and a header value's part.
 const IID_BYTES_MAX: usize = 128;

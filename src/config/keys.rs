@@ -5,6 +5,7 @@
 //! Pure; std only. Invariants, held by tests: paths are unique, every path's section has a row of its own, a default lies
 //! inside its range.
 
+use super::reload::Effect;
 use super::source::Format;
 
 mod table;
@@ -91,7 +92,7 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
 
 /// The table of used keys as Markdown, for the README.
 pub fn markdown() -> String {
-    let head = "| key | unit | allowed | default | meaning |\n|---|---|---|---|---|\n";
+    let head = "| key | unit | allowed | default | reload | meaning |\n|---|---|---|---|---|---|\n";
     KEYS.iter().fold(head.to_owned(), |table, key| {
         table + &format!("| {} |\n", key.cells().join(" | "))
     })
@@ -188,7 +189,7 @@ impl Key {
     }
 
     /// A row of the README's table. A section stands as a row without values.
-    fn cells(&self) -> [String; 5] {
+    fn cells(&self) -> [String; 6] {
         let (path, doc) = (self.path, self.doc.to_owned());
         let words = |words: &[&str]| -> String {
             let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
@@ -197,7 +198,8 @@ impl Key {
         let allowed = match self.want {
             Want::Section | Want::Sections => {
                 let none = String::new;
-                return [format!("**`{path}`**"), none(), none(), none(), doc];
+                let path = format!("**`{path}`**");
+                return [path, none(), none(), none(), none(), doc];
             }
             Want::Text => "text".to_owned(),
             Want::Texts => "list of texts".to_owned(),
@@ -213,8 +215,9 @@ impl Key {
             Preset::Rule(rule) => rule.to_owned(),
             _ => format!("`{}`", self.default()),
         };
+        let reload = Effect::of(path).name().to_owned();
         let (path, unit) = (format!("`{path}`"), self.unit.to_owned());
-        [path, unit, allowed, default, doc]
+        [path, unit, allowed, default, reload, doc]
     }
 
     /// What a reader of a fleet file should know: comment lines to stand above the key.
@@ -336,11 +339,11 @@ mod tests {
     fn the_markdown_has_a_row_each() {
         let text = markdown();
         assert_eq!(text.lines().count(), KEYS.len() + 2);
-        assert!(text.lines().all(|l| l.matches('|').count() == 6), "{text}");
+        assert!(text.lines().all(|l| l.matches('|').count() == 7), "{text}");
         for row in [
-            "| **`serving`** |  |  |  | Admission, bounds and deadlines. |",
-            "| `slo.ttft_s` | seconds | 0.001 to 86400 | must be given | Time to the first token. |",
-            "| `runtime.driver` |  | `auto`, `io_uring`, `epoll`, `glommio` | `\"auto\"` | How sockets are driven. |",
+            "| **`serving`** |  |  |  |  | Admission, bounds and deadlines. |",
+            "| `slo.ttft_s` | seconds | 0.001 to 86400 | must be given | live | Time to the first token. |",
+            "| `runtime.driver` |  | `auto`, `io_uring`, `epoll`, `glommio` | `\"auto\"` | restart | How sockets are driven. |",
         ] {
             assert!(text.contains(row), "{row} in {text}");
         }

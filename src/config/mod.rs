@@ -34,6 +34,8 @@ mod engines;
 
 pub mod topology;
 
+pub mod reload;
+
 pub(crate) mod rows;
 
 pub mod profiles;
@@ -50,7 +52,7 @@ pub use credentials::{AdminKey, ApiKeys};
 pub use fault::{ConfigError, Errors};
 pub use profiles::{Curves, Profile};
 pub use source::Format;
-pub use topology::{EngineView, Snapshot};
+pub use topology::{EngineView, Presence, Snapshot};
 pub use url::Url;
 pub use words::{
     Admission, Connector, CpuList, Dialect, Driver, Lease, Numa, Placement, RestartPolicy, Role,

@@ -513,28 +513,6 @@ fn the_full_file_tells_everything_about_every_key() {
     assert_eq!(full.serving.request_timeout, small.serving.request_timeout);
 }
 
-// The half of R-CFG-7 that this room owns.
-#[test]
-fn keys_that_need_a_restart_are_named() {
-    let old = toml(FULL).unwrap().fleet;
-    assert!(old.needs_restart(&old).is_empty());
-    let mut new = old.clone();
-    new.serving.max_connections += 1;
-    new.engines.clear();
-    new.runtime.tls.as_mut().unwrap().cert = "other".into();
-    assert!(old.needs_restart(&new).is_empty());
-    new.runtime.tls = None;
-    new.runtime.listen.clear();
-    new.runtime.lease = None;
-    assert_eq!(
-        old.needs_restart(&new),
-        ["runtime.listen", "runtime.tls", "runtime.lease"]
-    );
-    for key in old.needs_restart(&new) {
-        assert!(keys::find(key).is_some());
-    }
-}
-
 #[test]
 fn load_reads_the_file_and_tells_the_format_by_its_name() {
     let vectors = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fleets");

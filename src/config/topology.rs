@@ -1,7 +1,8 @@
 //! What shards hold of the fleet: one read-only snapshot per epoch, with everything that a request needs worked out beforehand.
 //!
-//! It is made at start, with the addresses of names as they were then; `shard::addresses` holds those of now. Exchanges keep the
-//! one they began with. Pure. Invariant: `engines[i].id == EngineId(i)` and `engines.len() == fleet.engines.len()`.
+//! It is made at start, with the addresses of names as they were then; `shard::addresses` holds those of now. A reload makes the next one
+//! (`config::reload`), in which engines keep their ids. Exchanges keep the one they began with. Pure. Invariant: `engines[i].id ==
+//! EngineId(i)`, and those of them that are here are the fleet's.
 
 use std::net::SocketAddr;
 
@@ -15,13 +16,28 @@ use crate::base::units::EngineId;
 pub struct Snapshot {
     pub epoch: u64,
     pub fleet: Fleet,
+    /// By id; after reloads also those that left, whose legs may still run. See [`Snapshot::present`].
     pub engines: Vec<EngineView>,
+}
+
+/// Whether an engine belongs to the fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    #[default]
+    Here,
+    /// It gets no new leg; what runs there finishes.
+    Leaving,
+    /// Its place is free.
+    Gone,
 }
 
 /// One engine, as legs need it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineView {
     pub id: EngineId,
+    pub presence: Presence,
+    /// The epoch in which it came.
+    pub since: u64,
     pub iid: String,
     pub role: Role,
     pub pin: bool,
@@ -34,6 +50,9 @@ pub struct EngineView {
     pub port: u16,
     pub prefix: String,
     pub tls: bool,
+    /// Where decode engines meet this prefill engine (SGLang).
+    pub bootstrap: Option<(String, u16)>,
+    pub attestation_url: Option<String>,
     /// What it was measured to cost.
     pub profile: Option<Profile>,
 }
@@ -47,6 +66,7 @@ impl Snapshot {
             let view = EngineView::new(EngineId(i), engine);
             EngineView {
                 pin: view.pin || fixed,
+                since: epoch,
                 ..view
             }
         };
@@ -66,16 +86,22 @@ impl Snapshot {
     /// Gives engines their profiles, by name; those of no engine are passed over.
     pub fn with_profiles(mut self, profiles: Vec<Profile>) -> Self {
         for profile in profiles {
-            if let Some(engine) = self.engines.iter_mut().find(|e| e.iid == profile.iid) {
+            let mut here = self.engines.iter_mut().filter(|e| e.is_here());
+            if let Some(engine) = here.find(|e| e.iid == profile.iid) {
                 engine.profile = Some(profile);
             }
         }
         self
     }
 
+    /// The engines of the fleet, without those that left.
+    pub fn present(&self) -> impl Iterator<Item = &EngineView> + Clone {
+        self.engines.iter().filter(|engine| engine.is_here())
+    }
+
     /// Whether each engine has one.
     pub fn is_profiled(&self) -> bool {
-        self.engines.iter().all(|engine| engine.profile.is_some())
+        self.present().all(|engine| engine.profile.is_some())
     }
 
     pub fn is_predictive(&self) -> bool {
@@ -84,13 +110,13 @@ impl Snapshot {
 
     /// Where decode engines meet this prefill engine (SGLang).
     pub fn bootstrap(&self, id: EngineId) -> Option<(&str, u16)> {
-        let engine = self.fleet.engines.get(id.index())?;
-        Some((engine.bootstrap_host.as_deref()?, engine.bootstrap_port?))
+        let (host, port) = self.engine(id)?.bootstrap.as_ref()?;
+        Some((host, *port))
     }
 
     /// For operators' requests and reloads; legs know the id.
     pub fn by_iid(&self, iid: &str) -> Option<&EngineView> {
-        self.engines.iter().find(|engine| engine.iid == iid)
+        self.present().find(|engine| engine.iid == iid)
     }
 }
 
@@ -99,6 +125,8 @@ impl EngineView {
         let url = &engine.url;
         EngineView {
             id,
+            presence: Presence::Here,
+            since: 0,
             iid: engine.iid.clone(),
             role: engine.role,
             pin: engine.pin,
@@ -112,8 +140,20 @@ impl EngineView {
             port: url.port,
             prefix: url.prefix.clone(),
             tls: url.tls,
+            bootstrap: engine.bootstrap_host.clone().zip(engine.bootstrap_port),
+            attestation_url: engine.attestation_url.clone(),
             profile: None,
         }
+    }
+
+    pub fn is_here(&self) -> bool {
+        self.presence == Presence::Here
+    }
+
+    /// Whether it is the same engine: by name and URL.
+    pub fn is_same_as(&self, other: &EngineView) -> bool {
+        let url = |e: &EngineView| (e.tls, e.port, e.host.clone(), e.prefix.clone());
+        self.iid == other.iid && url(self) == url(other)
     }
 
     /// Whether the engine's name needs resolving.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
 
-use super::{Ask, Shared, check};
+use super::{Ask, Now, Shared, check};
 use crate::config::AdminKey;
 use crate::metrics::standing::{self, Answer};
 use crate::metrics::{state, text};
@@ -71,7 +71,7 @@ pub enum Door {
 pub struct Policy {
     /// `admin_listen` is set: guarded routes are there only.
     pub on_admin_port: bool,
-    pub key: Option<AdminKey>,
+    pub key: Option<Arc<AdminKey>>,
 }
 
 /// `Err` is the answer instead. The rule, in order: open routes for all, and what is for clients for those · on the data port nothing
@@ -134,17 +134,25 @@ pub enum Wish {
 
 /// Where both ways in meet.
 pub struct Desk {
-    pub shared: Arc<Shared>,
-    pub policy: Policy,
+    pub now: Now,
+    pub on_admin_port: bool,
     pub asker: check::Asker,
     pub born: Instant,
 }
 
 impl Desk {
+    pub fn shared(&self) -> Arc<Shared> {
+        self.now.borrow().clone()
+    }
+
     /// What is asked, when it may be; the answer instead when not.
     pub fn look(&self, method: &str, path: &str, peer: Peer<'_>) -> Result<Wish, Answer> {
         let route = Route::of(path).ok_or_else(Answer::not_found)?;
-        admit(route, peer, &self.policy)?;
+        let policy = Policy {
+            on_admin_port: self.on_admin_port,
+            key: self.shared().admin_key.clone(),
+        };
+        admit(route, peer, &policy)?;
         match (route, method) {
             (Route::Drain, "POST") => Ok(Wish::Drain),
             (Route::Readmit, "POST") => Ok(Wish::Readmit),
@@ -156,7 +164,7 @@ impl Desk {
 
     /// Does it. In a task of its own: who asked may leave, and what was begun is finished.
     pub async fn serve(&self, wish: Wish, body: Bytes) -> Answer {
-        let (shared, asker) = (self.shared.clone(), self.asker.clone());
+        let (shared, asker) = (self.shared(), self.asker.clone());
         let done = match wish {
             Wish::Show(route) => return answer(route, &shared, self.born.elapsed()),
             Wish::Drain => {
@@ -176,7 +184,7 @@ impl Desk {
             door: Door::Data,
             loopback: request.loopback,
             bearer,
-            is_client: self.shared.state.lets_in(bearer),
+            is_client: self.shared().state.lets_in(bearer),
         };
         // `look` knows the methods that there are by name; any other is none of them.
         let method = match request.method {
@@ -264,7 +272,7 @@ mod tests {
         ];
         for row @ (route, door, loopback, token, on_admin_port, keyed, status) in rows {
             let key = if *keyed {
-                AdminKey::new(b"sesame\n")
+                AdminKey::new(b"sesame\n").map(Arc::new)
             } else {
                 None
             };
@@ -300,7 +308,7 @@ mod tests {
         for row @ (loopback, keyed, token, is_client, status) in rows {
             let policy = Policy {
                 on_admin_port: true,
-                key: AdminKey::new(b"sesame").filter(|_| keyed),
+                key: AdminKey::new(b"sesame").filter(|_| keyed).map(Arc::new),
             };
             let peer = Peer {
                 door: Door::Admin,

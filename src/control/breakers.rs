@@ -2,9 +2,6 @@
 //!
 //! Questions run beside the passes and have a bound each. Invariant: none outlives this value.
 
-use std::sync::Arc;
-
-use rustls::ClientConfig;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -29,19 +26,22 @@ pub type Heard = ((EngineId, u64), Answer);
 pub struct Breakers {
     ward: Ward,
     asking: JoinSet<Heard>,
-    tls: Option<Arc<ClientConfig>>,
     prng: Prng,
 }
 
 impl Breakers {
     /// `prng` names the rooms where SGLang's legs meet.
-    pub fn new(shared: &Shared, tls: Option<Arc<ClientConfig>>, prng: Prng) -> Breakers {
+    pub fn new(shared: &Shared, prng: Prng) -> Breakers {
         Breakers {
             ward: Ward::new(&shared.snapshot),
             asking: JoinSet::new(),
-            tls,
             prng,
         }
+    }
+
+    /// Another fleet: nothing is known of those that are not here, or not the same, any more.
+    pub fn follow(&mut self, shared: &Shared, anew: impl Fn(&EngineView) -> bool) {
+        self.ward.follow(&shared.snapshot, anew);
     }
 
     /// One pass.
@@ -102,7 +102,7 @@ impl Breakers {
         match question {
             Question::Health => {
                 let (engine, addresses) = (engine.clone(), shared.state.addresses.of(id));
-                let tls = self.tls.clone().map(TlsConnector::from);
+                let tls = shared.tls.clone().map(TlsConnector::from);
                 let bound = fleet.engine.health_timeout;
                 self.asking.spawn(async move {
                     let probe = monitor::probe(&engine, &addresses, tls.as_ref());
@@ -111,8 +111,8 @@ impl Breakers {
                 });
             }
             Question::Inference(phase) => {
-                let (tls, seed) = (self.tls.clone(), self.prng.u64());
-                let answer = inference::ask(shared, engine, phase, &[], tls, seed);
+                let seed = self.prng.u64();
+                let answer = inference::ask(shared, engine, phase, &[], seed);
                 self.asking.spawn(async move { (asks, answer.await) });
             }
         }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -22,7 +21,6 @@ use crate::fleet::breaker::Answer;
 /// How engines are asked.
 #[derive(Clone)]
 pub struct Asker {
-    pub tls: Option<Arc<ClientConfig>>,
     pub seed: u64,
 }
 
@@ -114,7 +112,7 @@ impl Asker {
         Engine {
             view: &shared.snapshot.engines[id.index()],
             addresses: shared.state.addresses.of(id),
-            tls: self.tls.clone().map(TlsConnector::from),
+            tls: shared.tls.clone().map(TlsConnector::from),
             key: settings.api_key.as_ref(),
             bound: settings.health_timeout,
         }
@@ -182,7 +180,7 @@ impl Asker {
             }
             (None, None) => Verdict::Unknown("it does not tell its start"),
         };
-        let (model, generation) = generation::check(shared, engine.tls.clone(), engine.view).await;
+        let (model, generation) = generation::check(shared, engine.view).await;
         let seed = self.seed ^ (id.index() as u64 + 1);
         let role = engine.view.role;
         let phase = if role == Role::Prefill {
@@ -190,8 +188,7 @@ impl Asker {
         } else {
             Phase::Decode
         };
-        let tls = self.tls.clone();
-        let handoff = match inference::ask(shared, engine.view, phase, also, tls, seed).await {
+        let handoff = match inference::ask(shared, engine.view, phase, also, seed).await {
             Answer::Good => Verdict::Well,
             Answer::Unasked => Verdict::Unknown("no partner was there, or it failed"),
             Answer::Bad(_) => Verdict::Bad("it does not do its part of a request".into()),

@@ -8,6 +8,9 @@
 //!
 //! Invariant: at most [`ASKED_MAX`] engines are asked at once, and of each answer at most [`PAGE_BYTES_MAX`] is held.
 
+mod pulses;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,17 +18,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::Shared;
-use super::monitor::News;
+use self::pulses::Pulse;
+pub use self::pulses::Pulses;
 use super::port::shown;
 use super::reach::{Miss, Question};
+use super::{Now, Shared};
 use crate::base::units::{Dialect, EngineId};
 use crate::config::topology::EngineView;
 use crate::metrics::picture::DigestMatch;
+use crate::shard::slots::Slots;
 
 // ── what a digest is made of ──
 
@@ -69,22 +74,34 @@ pub const fn is_not_told(status: u16) -> bool {
 // ── what is known ──
 
 /// How each engine compares, in the order of their ids. The control thread writes, the control thread reads.
-pub struct Matches(Box<[AtomicU8]>);
+pub struct Matches(Slots<AtomicU8>);
 
 impl Matches {
     pub fn new(engines: usize) -> Matches {
-        let unknown = || AtomicU8::new(DigestMatch::Unknown.index() as u8);
-        Matches((0..engines).map(|_| unknown()).collect())
+        let matches = Matches(Slots::new(0, |_| AtomicU8::default()));
+        matches.grow(engines);
+        matches
+    }
+
+    /// Room for so many engines.
+    pub fn grow(&self, engines: usize) {
+        let unknown = |_| AtomicU8::new(DigestMatch::Unknown.index() as u8);
+        self.0.grow(engines, unknown);
+    }
+
+    /// Nothing is known of it, which is another one from now on.
+    pub fn forget(&self, engine: EngineId) {
+        self.set(engine, DigestMatch::Unknown);
     }
 
     pub fn of(&self, engine: EngineId) -> DigestMatch {
-        let code = usize::from(self.0[engine.index()].load(Relaxed));
+        let code = usize::from(self.0[engine].load(Relaxed));
         let word = DigestMatch::ALL.get(code);
         word.copied().unwrap_or(DigestMatch::Unknown)
     }
 
     fn set(&self, engine: EngineId, to: DigestMatch) {
-        self.0[engine.index()].store(to.index() as u8, Relaxed);
+        self.0[engine].store(to.index() as u8, Relaxed);
     }
 }
 
@@ -132,70 +149,61 @@ impl Told {
     }
 }
 
-// ── the health pass tells, who watches hears ──
-
-/// What the health pass last saw of each engine, in the order of their ids.
-pub struct Pulses(Box<[watch::Sender<Pulse>]>);
-
-#[derive(Clone, Copy, Debug)]
-struct Pulse {
-    live: bool,
-}
-
-impl Pulses {
-    /// Engines count as live until they miss.
-    pub fn new(engines: usize) -> Pulses {
-        let live = || watch::Sender::new(Pulse { live: true });
-        Pulses((0..engines).map(|_| live()).collect())
-    }
-
-    pub fn tell(&self, engine: EngineId, news: News) {
-        let live = news != News::Dead;
-        // Also news where the value is the same.
-        self.0[engine.index()].send_replace(Pulse { live });
-    }
-
-    fn hear(&self, engine: EngineId) -> watch::Receiver<Pulse> {
-        self.0[engine.index()].subscribe()
-    }
-}
-
 // ── the watch ──
 
-/// Watches every engine whose profile has a digest, for the life of the thread.
-pub async fn run(shared: Arc<Shared>, tls: Option<TlsConnector>, pulses: Arc<Pulses>) {
+/// Watches every engine whose profile has a digest, for the life of the thread. One that stays in the fleet, with the same digest, is
+/// watched on.
+pub async fn run(mut now: Now) {
     let permits = Arc::new(Semaphore::new(ASKED_MAX));
-    let mut watches = JoinSet::new();
-    for engine in &shared.snapshot.engines {
-        let profile = engine.profile.as_ref();
-        let Some(profiled) = profile.and_then(|p| p.generation_digest.clone()) else {
-            continue;
-        };
-        let watch = Watch {
-            shared: shared.clone(),
-            engine: engine.clone(),
-            profiled,
-            tls: tls.clone(),
-            permits: permits.clone(),
-        };
-        watches.spawn(watch.run(pulses.hear(engine.id)));
+    let mut tasks = JoinSet::new();
+    let mut watched: BTreeMap<(EngineId, u64, String), AbortHandle> = BTreeMap::new();
+    loop {
+        let shared = now.borrow_and_update().clone();
+        let mut before = std::mem::take(&mut watched);
+        for engine in shared.snapshot.present() {
+            let profile = engine.profile.as_ref();
+            let Some(profiled) = profile.and_then(|p| p.generation_digest.clone()) else {
+                continue;
+            };
+            let key = (engine.id, engine.since, profiled.clone());
+            let task = before.remove(&key).unwrap_or_else(|| {
+                let watch = Watch {
+                    now: now.clone(),
+                    engine: engine.clone(),
+                    profiled,
+                    permits: permits.clone(),
+                };
+                tasks.spawn(watch.run(shared.pulses.hear(engine.id)))
+            });
+            watched.insert(key, task);
+        }
+        for ((engine, ..), task) in before {
+            task.abort();
+            shared.digests.forget(engine);
+        }
+        // When this is dropped, they end.
+        while tasks.try_join_next().is_some() {}
+        if now.changed().await.is_err() {
+            return;
+        }
     }
-    // When this is dropped, they end.
-    while watches.join_next().await.is_some() {}
 }
 
 /// One engine's.
 struct Watch {
-    shared: Arc<Shared>,
+    now: Now,
     engine: EngineView,
     profiled: String,
-    tls: Option<TlsConnector>,
     permits: Arc<Semaphore>,
 }
 
 impl Watch {
+    fn shared(&self) -> Arc<Shared> {
+        self.now.borrow().clone()
+    }
+
     async fn run(self, mut pulse: watch::Receiver<Pulse>) {
-        let soon = self.shared.snapshot.fleet.controller.monitor_interval;
+        let soon = self.shared().snapshot.fleet.controller.monitor_interval;
         let soon = soon.clamp(PAUSE_MIN, PAUSE_MAX);
         let (mut told, mut pause) = (Told::default(), soon);
         loop {
@@ -230,7 +238,8 @@ impl Watch {
     }
 
     async fn ask(&self) -> Result<Option<Found>, Miss> {
-        let fleet = &self.shared.snapshot.fleet;
+        let shared = self.shared();
+        let fleet = &shared.snapshot.fleet;
         let models = self.page(MODELS).await?;
         let Some(models) = models.filter(|models| models["data"].is_array()) else {
             return Ok(None);
@@ -256,17 +265,19 @@ impl Watch {
 
     /// JSON of a page; `None` where there is no such page.
     async fn page(&self, path: &str) -> Result<Option<Value>, Miss> {
-        let engine = &self.shared.snapshot.fleet.engine;
+        let shared = self.shared();
+        let engine = &shared.snapshot.fleet.engine;
+        let tls = shared.tls.clone().map(TlsConnector::from);
         let question = Question {
             engine: &self.engine,
             path,
             key: engine.api_key.as_ref(),
             body_bytes_max: PAGE_BYTES_MAX,
         };
-        let addresses = self.shared.state.addresses.of(self.engine.id);
+        let addresses = shared.state.addresses.of(self.engine.id);
         let reply = timeout(
             engine.health_timeout,
-            question.ask(&addresses, self.tls.as_ref()),
+            question.ask(&addresses, tls.as_ref()),
         );
         let reply = reply.await.unwrap_or(Err(Miss::Late))?;
         match reply.status {
@@ -285,7 +296,8 @@ impl Watch {
             Some(_) => DigestMatch::Mismatch,
             None => DigestMatch::Unknown,
         };
-        self.shared.digests.set(self.engine.id, to);
+        let shared = self.shared();
+        shared.digests.set(self.engine.id, to);
         let Some(found) = found else { return };
         let iid = self.engine.iid.as_str();
         match (told.learn(found, &self.profiled), found) {
@@ -294,7 +306,7 @@ impl Watch {
                 tracing::info!(iid, "engine is the one that was profiled again");
             }
             (Some(Line::Differs), Found::OtherModel) => {
-                let model = self.shared.snapshot.fleet.model.as_str();
+                let model = shared.snapshot.fleet.model.as_str();
                 tracing::warn!(
                     iid,
                     model,
@@ -328,16 +340,14 @@ impl Watch {
 /// profile says what that was.
 pub async fn check(
     shared: &Arc<Shared>,
-    tls: Option<TlsConnector>,
     engine: &EngineView,
 ) -> (Result<(), String>, Option<Result<(), String>>) {
     let profile = engine.profile.as_ref();
     let profiled = profile.and_then(|p| p.generation_digest.clone());
     let watch = Watch {
-        shared: shared.clone(),
+        now: watch::channel(shared.clone()).1,
         engine: engine.clone(),
         profiled: profiled.clone().unwrap_or_default(),
-        tls,
         permits: Arc::new(Semaphore::new(1)),
     };
     match watch.ask().await {

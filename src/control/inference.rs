@@ -6,7 +6,6 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
 use tokio::time::timeout;
 
 use super::Shared;
@@ -33,7 +32,6 @@ pub fn ask(
     engine: &EngineView,
     phase: Phase,
     also: &[EngineId],
-    tls: Option<Arc<ClientConfig>>,
     seed: u64,
 ) -> impl Future<Output = Answer> + use<> {
     let fleet = &shared.snapshot.fleet;
@@ -43,6 +41,7 @@ pub fn ask(
     let (model, dialect) = (fleet.model.clone(), fleet.engine.dialect);
     let settings = fleet.engine.clone();
     let (snapshot, id) = (Arc::new(as_resolved(shared)), engine.id);
+    let tls = shared.tls.clone();
     async move {
         let mut answer = Answer::Unasked;
         for way in ways {
@@ -133,11 +132,8 @@ fn partners(
 ) -> Vec<EngineId> {
     let board = &shared.state.board;
     let all = || {
-        shared
-            .snapshot
-            .engines
-            .iter()
-            .filter(|e| e.id != but && serves(&shared.snapshot, e, role))
+        let engines = shared.snapshot.present();
+        engines.filter(|e| e.id != but && serves(&shared.snapshot, e, role))
     };
     let mut found: Vec<_> = all()
         .filter(|e| also.contains(&e.id))

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Shared;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
+use crate::config::topology::EngineView;
 use crate::fleet::learn::drift::{Change, Drift, Health, Look, Why};
 
 /// What outlives a pass.
@@ -30,12 +31,23 @@ impl Judge {
         }
     }
 
+    /// Another fleet: nothing is known of those that are not here, or not the same, any more.
+    pub fn follow(&mut self, shared: &Shared, anew: impl Fn(&EngineView) -> bool) {
+        let fleet = &shared.snapshot.fleet;
+        let engines = shared.snapshot.engines.iter();
+        self.drift.follow(
+            &fleet.recovery.health,
+            &fleet.controller.decode_correction,
+            engines.map(|e| (e.role, !e.is_here() || anew(e))),
+        );
+    }
+
     /// One pass, so long after the first.
     pub fn pass(&mut self, shared: &Shared, since_first: Duration) {
         let (board, learned) = (&shared.state.board, &shared.state.learned);
-        let engines = || shared.snapshot.engines.iter().map(|e| e.id);
         self.looks.clear();
-        self.looks.extend(engines().map(|id| Look {
+        let all = shared.snapshot.engines.iter().map(|e| e.id);
+        self.looks.extend(all.map(|id| Look {
             heard: learned.heard(id),
             available: board.line(id).would_be_available(),
         }));
@@ -45,7 +57,7 @@ impl Judge {
             return;
         }
         let rules = &shared.snapshot.fleet.controller.decode_correction;
-        for id in engines() {
+        for id in shared.snapshot.present().map(|e| e.id) {
             let judged = self.drift.judged(id.index());
             let line = board.line(id);
             if window_ended && judged.samples == 0 {

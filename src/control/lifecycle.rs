@@ -106,20 +106,17 @@ impl Wish {
                 ));
             }
         };
-        let all = || shared.snapshot.engines.iter().map(|e| e.id).collect();
+        let all = || shared.snapshot.present().map(|e| e.id).collect();
         let (engines, wave) = match (wish.engines, wish.wave.unwrap_or(false)) {
             (None, true) => (all(), true),
             (Some(iids), false) if !iids.is_empty() => {
                 let find = |iid: &String| {
-                    let mut engines = shared.snapshot.engines.iter();
-                    engines
-                        .find(|e| e.iid == *iid)
-                        .map(|e| e.id)
-                        .ok_or_else(|| {
-                            let message = format!("No engine has the iid {iid:?}");
-                            let code = Some("engine_not_found");
-                            Answer::error(404, &message, "invalid_request_error", code)
-                        })
+                    let engine = shared.snapshot.by_iid(iid);
+                    engine.map(|e| e.id).ok_or_else(|| {
+                        let message = format!("No engine has the iid {iid:?}");
+                        let code = Some("engine_not_found");
+                        Answer::error(404, &message, "invalid_request_error", code)
+                    })
                 };
                 let mut ids = iids.iter().map(find).collect::<Result<Vec<_>, _>>()?;
                 ids.sort_unstable();
@@ -187,9 +184,9 @@ impl Lifecycle {
         }
     }
 
-    /// There is a state file; nothing of this life is in it yet.
-    pub fn is_to_be_kept(&self) {
-        self.tried.send_replace(0);
+    /// Whether there is a state file; nothing of this life is in it yet.
+    pub fn is_to_be_kept(&self, kept: bool) {
+        self.tried.send_replace(if kept { 0 } else { u64::MAX });
     }
 
     /// Waits until the state file is behind.
@@ -214,6 +211,10 @@ impl Lifecycle {
         let mut held = self.held();
         held.drains += 1;
         for id in &named.engines {
+            if shared.state.board.line(*id).is_away() {
+                // It left just now.
+                continue;
+            }
             let deadline = named.deadline.map(|after| now + after);
             match held.engines.iter_mut().find(|(e, _)| e == id) {
                 Some((_, hold)) => hold.deadline = deadline,
@@ -253,7 +254,9 @@ impl Lifecycle {
         };
         let checked = asker.check(shared, &before).await;
         if self.held().drains != drains {
-            return conflict("Something was drained meanwhile: ask again");
+            return conflict(
+                "Something was drained, or engines came or left, meanwhile: ask again",
+            );
         }
         let all_well = checked.iter().all(|(_, checks)| checks.are_well());
         for (id, checks) in &checked {
@@ -303,7 +306,7 @@ impl Lifecycle {
             row
         };
         let policy = shared.snapshot.fleet.recovery.engine_restart_policy;
-        let rows: Vec<Value> = shared.snapshot.engines.iter().map(row).collect();
+        let rows: Vec<Value> = shared.snapshot.present().map(row).collect();
         json!({"policy": policy.name(), "wave": held.wave, "engines": rows})
     }
 
@@ -316,6 +319,19 @@ impl Lifecycle {
 
     pub fn is_wave(&self) -> bool {
         self.held().wave
+    }
+
+    /// Engines have left, and others come. What was checked before says nothing of them; those that come to a fleet that is withdrawn come
+    /// to it as they would be taken into it.
+    pub fn follow(&self, shared: &Shared, removed: &[EngineId], added: &[EngineId]) {
+        let mut held = self.held();
+        held.engines.retain(|(engine, _)| !removed.contains(engine));
+        held.drains += u64::from(!removed.is_empty() || !added.is_empty());
+        let wave = held.wave;
+        drop(held);
+        for engine in added.iter().filter(|_| wave) {
+            self.recall(shared, *engine, None);
+        }
     }
 
     /// Takes up what an earlier life of this router held.

@@ -31,7 +31,7 @@ pub mod port;
 
 mod reach;
 
-mod reload;
+pub mod reload;
 
 mod remember;
 
@@ -52,13 +52,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::ClientConfig;
 use tokio::sync::{mpsc, watch};
-use tokio_rustls::TlsConnector;
 
 pub use self::settings::Settings;
 use crate::base::limits;
 use crate::base::prng::Prng;
 use crate::base::units::Dialect;
+use crate::config::AdminKey;
 use crate::config::checked::Admission;
 use crate::config::topology::{self, Snapshot};
 use crate::metrics::histogram::{ShardTimes, Times};
@@ -67,17 +68,27 @@ use crate::metrics::picture::{AdmissionMode, Picture, ShardView};
 use crate::metrics::standing::{self, Answer, HealthView};
 use crate::shard::{self, ControlRequest};
 
-/// What control reads of the router, and the few flags of it that it writes. Built once at start, shared by `Arc`.
+/// What control reads of the router, and the few flags of it that it writes. Each reload makes another one, which differs in the fleet
+/// alone: whoever goes on for longer than a moment looks for the one of now ([`Now`]).
+#[derive(Clone)]
 pub struct Shared {
-    pub router_id: String,
+    pub router_id: Arc<str>,
     pub snapshot: Arc<Snapshot>,
     pub state: Arc<shard::Shared>,
-    pub shards: Vec<ShardFacts>,
-    pub digests: generation::Matches,
-    pub causes: causes::Causes,
+    pub shards: Arc<[ShardFacts]>,
+    pub digests: Arc<generation::Matches>,
+    pub causes: Arc<causes::Causes>,
+    pulses: Arc<generation::Pulses>,
     pub journal: Option<journal::Handle>,
-    lifecycle: lifecycle::Lifecycle,
+    lifecycle: Arc<lifecycle::Lifecycle>,
+    reloads: Arc<reload::Log>,
+    admin_key: Option<Arc<AdminKey>>,
+    /// How https engines are asked; without it they are not live.
+    tls: Option<Arc<ClientConfig>>,
 }
+
+/// The router as it is, reloads included.
+pub type Now = watch::Receiver<Arc<Shared>>;
 
 /// A shard as control needs it.
 #[derive(Clone, Debug)]
@@ -96,22 +107,27 @@ impl Shared {
         state: &Arc<shard::Shared>,
         shards: Vec<ShardFacts>,
     ) -> Shared {
+        let engines = snapshot.engines.len();
         Shared {
-            router_id,
+            router_id: router_id.into(),
             snapshot: snapshot.clone(),
             state: state.clone(),
-            shards,
-            digests: generation::Matches::new(snapshot.engines.len()),
-            causes: causes::Causes::default(),
+            shards: shards.into(),
+            digests: Arc::new(generation::Matches::new(engines)),
+            causes: Arc::default(),
+            pulses: Arc::new(generation::Pulses::new(engines)),
             journal: None,
-            lifecycle: lifecycle::Lifecycle::default(),
+            lifecycle: Arc::default(),
+            reloads: Arc::default(),
+            admin_key: None,
+            tls: None,
         }
     }
 
     /// What `/health` and `/ready` say; allocates nothing.
     pub fn health(&self) -> HealthView<'_> {
         let engine = |e: &topology::EngineView| (e.role, e.pin, self.state.board.line(e.id).into());
-        let engines = self.snapshot.engines.iter().map(engine);
+        let engines = self.snapshot.present().map(engine);
         HealthView {
             standing: self.state.standing.standing(),
             why: self.state.why(),
@@ -152,7 +168,8 @@ impl Shared {
             epoch: health.epoch,
             holder: health.holder,
             one_leg: self.one_leg(),
-            engines: self.snapshot.engines.iter().map(engine).collect(),
+            engines: self.snapshot.present().map(engine).collect(),
+            reloads: self.reloads.shown(&self.snapshot),
             lengths: self.state.learned.lengths().map(view::length).collect(),
             shards: self.shards.iter().map(ShardFacts::view).collect(),
             journal: self.journal.as_ref().map(journal::Handle::view),
@@ -224,6 +241,7 @@ impl Asker {
 pub struct Handle {
     /// Where the admin routes are, when `admin_listen` is set.
     pub admin_address: Option<SocketAddr>,
+    now: Now,
     asks: Asker,
     stop: watch::Sender<bool>,
     thread: std::thread::JoinHandle<()>,
@@ -234,6 +252,10 @@ impl Handle {
         self.asks.clone()
     }
 
+    pub fn now(&self) -> Now {
+        self.now.clone()
+    }
+
     /// Finishes the answers under way, then ends the thread and waits for it.
     pub fn stop(self) {
         let _ = self.stop.send(true);
@@ -242,7 +264,7 @@ impl Handle {
 }
 
 /// Starts the thread; returns once the listener is bound and the signals are caught.
-pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
+pub fn start(shared: Arc<Shared>, mut settings: Settings) -> io::Result<Handle> {
     assert_eq!(
         shared.snapshot.engines.len(),
         shared.state.board.len(),
@@ -251,6 +273,12 @@ pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
     let bind = |at| TcpListener::bind(at).map_err(|e| named(e, &format!("admin_listen {at}")));
     let listener = settings.admin_listen.map(bind).transpose()?;
     let admin_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let shared = Arc::new(Shared {
+        admin_key: settings.admin_key.take().map(Arc::new),
+        tls: settings.tls.take(),
+        ..(*shared).clone()
+    });
+    let (current, now) = watch::channel(shared);
     let (asks, asked) = mpsc::channel(ASKS_MAX);
     let (stop, stopped) = watch::channel(false);
     let (up, is_up) = std::sync::mpsc::sync_channel(1);
@@ -262,7 +290,7 @@ pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
             .build();
         match runtime {
             Ok(runtime) => {
-                runtime.block_on(run(shared, settings, listener, asked, stopped, up));
+                runtime.block_on(run(current, settings, listener, asked, stopped, up));
                 // A lookup under way may take as long as its name server likes.
                 runtime.shutdown_background();
             }
@@ -276,6 +304,7 @@ pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
     is_up.recv().map_err(|_| gone())??;
     Ok(Handle {
         admin_address,
+        now,
         asks: Asker(asks),
         stop,
         thread,
@@ -283,7 +312,7 @@ pub fn start(shared: Arc<Shared>, settings: Settings) -> io::Result<Handle> {
 }
 
 async fn run(
-    shared: Arc<Shared>,
+    current: watch::Sender<Arc<Shared>>,
     settings: Settings,
     listener: Option<TcpListener>,
     mut asked: mpsc::Receiver<Ask>,
@@ -292,15 +321,11 @@ async fn run(
 ) {
     #[expect(clippy::disallowed_methods, reason = "the uptime begins here")]
     let desk = Arc::new(admin::Desk {
-        shared: shared.clone(),
+        now: current.subscribe(),
         asker: check::Asker {
-            tls: settings.tls.clone(),
             seed: settings.seed,
         },
-        policy: admin::Policy {
-            on_admin_port: settings.admin_listen.is_some(),
-            key: settings.admin_key,
-        },
+        on_admin_port: settings.admin_listen.is_some(),
         born: Instant::now(),
     });
     let ready = prepare(listener, settings.signals);
@@ -309,26 +334,22 @@ async fn run(
         Err(e) => return drop(up.send(Err(e))),
     };
     // Before anything is served: who is out stays out.
-    let known = monitor::recover(&shared, settings.tls.clone(), Prng::new(settings.seed));
+    let known = monitor::recover(&current.borrow(), Prng::new(settings.seed));
     let _ = up.send(Ok(()));
-    let pulses = Arc::new(generation::Pulses::new(shared.snapshot.engines.len()));
-    let watching = tokio::spawn(monitor::run(
-        shared.clone(),
-        settings.tls.clone(),
-        pulses.clone(),
-        known,
-    ));
-    let tls = settings.tls.map(TlsConnector::from);
-    let comparing = tokio::spawn(generation::run(shared.clone(), tls, pulses));
-    let naming = tokio::spawn(resolve::run(shared.clone(), settings.names));
+    let watching = tokio::spawn(monitor::run(current.subscribe(), known));
+    let comparing = tokio::spawn(generation::run(current.subscribe()));
+    let naming = tokio::spawn(resolve::run(current.subscribe(), settings.names.clone()));
+    // Whoever follows it does so to the end.
+    let current = Arc::new(current);
     if let Some(caught) = caught {
-        let state = shared.state.clone();
-        tokio::spawn(reload::run(state, settings.api_keys_file, caught.again));
-        if let Some(journal) = shared.journal.clone() {
+        let reloader = reload::Reloader::new(current.clone(), settings.again, settings.names);
+        tokio::spawn(reload::run(reloader, caught.again));
+        let journal = current.borrow().journal.clone();
+        if let Some(journal) = journal {
             tokio::spawn(journal.follow(caught.moved));
         }
-        let state = shared.state.clone();
-        tokio::spawn(signals::run(state, caught.down, settings.on_notice));
+        let now = current.subscribe();
+        tokio::spawn(signals::run(now, caught.down, settings.on_notice));
     }
     let serving = listener.map(|l| tokio::spawn(serve::run(l, desk.clone(), stopped.clone())));
     loop {

@@ -8,19 +8,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::Shared;
 use super::breakers::Breakers;
 use super::causes::Cause;
-use super::generation::Pulses;
 use super::judge::Judge;
 use super::reach::{Miss, Question};
 use super::remember::{Keeper, Memory};
 use super::stages::{Failed, Stage, Streak, Verdict};
+use super::{Now, Shared};
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::config::topology::EngineView;
@@ -65,6 +63,22 @@ impl Liveness {
         }
     }
 
+    /// Other rules, and as many engines as are said, of which those with a true one count as live until they miss.
+    fn follow(&mut self, anew: impl IntoIterator<Item = bool>, every: u32, misses_max: u32) {
+        (self.every, self.misses_max) = (every, misses_max.max(1));
+        for (i, anew) in anew.into_iter().enumerate() {
+            let new = Seen {
+                live: true,
+                misses: 0,
+            };
+            match self.engines.get_mut(i) {
+                Some(seen) if anew => *seen = new,
+                Some(_) => {}
+                None => self.engines.push(new),
+            }
+        }
+    }
+
     /// Whether this pass (counted from 0) asks.
     pub fn due(&self, pass: u64) -> bool {
         self.every != 0 && pass.is_multiple_of(u64::from(self.every))
@@ -90,77 +104,139 @@ impl Liveness {
     }
 }
 
-/// Passes for the life of the thread. What an earlier life knew is known already.
-pub async fn run(
+/// What goes on from pass to pass.
+struct Monitor {
     shared: Arc<Shared>,
-    tls: Option<Arc<ClientConfig>>,
-    pulses: Arc<Pulses>,
-    (mut breakers, mut keeper): (Breakers, Option<Keeper>),
-) {
-    let mut streak = Streak::new(shared.snapshot.fleet.controller.monitor_failure_limit);
-    let tls = tls.map(TlsConnector::from);
+    breakers: Breakers,
+    judge: Judge,
+    keeper: Option<Keeper>,
+    liveness: Liveness,
+    streak: Streak,
+    ticks: Interval,
+    /// What the last health pass could not do.
+    unwell: Option<Failed>,
+    passes: u64,
+}
+
+/// Passes for the life of the thread. What an earlier life knew is known already.
+pub async fn run(mut now: Now, (breakers, keeper): (Breakers, Option<Keeper>)) {
+    let shared = now.borrow_and_update().clone();
     let fleet = &shared.snapshot.fleet;
-    let rules = &fleet.recovery;
     let board = &shared.state.board;
-    let live = shared
-        .snapshot
-        .engines
-        .iter()
-        .map(|e| board.line(e.id).is_live());
-    let mut liveness = Liveness::new(live, rules.liveness_every, rules.liveness_misses);
+    let engines = shared.snapshot.engines.iter();
+    let live = engines.map(|e| board.line(e.id).is_live());
+    let rules = &fleet.recovery;
     let began = tokio::time::Instant::now();
-    let mut ticks = interval(fleet.controller.monitor_interval.max(INTERVAL_MIN));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut judge = Judge::new(&shared);
+    let mut monitor = Monitor {
+        breakers,
+        judge: Judge::new(&shared),
+        keeper,
+        liveness: Liveness::new(live, rules.liveness_every, rules.liveness_misses),
+        streak: Streak::new(fleet.controller.monitor_failure_limit),
+        ticks: ticks(&shared),
+        unwell: None,
+        passes: 0,
+        shared,
+    };
     let since = |tick: tokio::time::Instant| tick.duration_since(began);
-    let (mut pass, mut unwell) = (0, None);
     loop {
+        let kept = monitor.shared.clone();
         let tick = tokio::select! {
-            tick = ticks.tick() => tick,
-            answer = breakers.answered() => {
-                let now = Instant::ZERO + since(tokio::time::Instant::now());
-                breakers.take(&shared, now, answer);
+            // Before anything else is said of engines by their ids.
+            biased;
+            Ok(()) = now.changed() => {
+                let next = now.borrow_and_update().clone();
+                monitor.follow(next);
                 continue;
             }
-            () = shared.lifecycle.changed() => {
+            answer = monitor.breakers.answered() => {
+                let at = Instant::ZERO + since(tokio::time::Instant::now());
+                monitor.breakers.take(&monitor.shared, at, answer);
+                continue;
+            }
+            () = kept.lifecycle.changed() => {
                 // A failure is told by the next pass, which tries again.
-                let _ = keep(&shared, &breakers, &mut keeper).await;
+                let _ = monitor.keep().await;
                 continue;
             }
+            tick = monitor.ticks.tick() => tick,
         };
-        judge.pass(&shared, since(tick));
-        breakers.pass(&shared, Instant::ZERO + since(tick));
-        // It stands until engines are asked again.
-        if liveness.due(pass) {
-            unwell = health_pass(&shared, &tls, &mut liveness, &pulses).await;
-        }
-        let kept = keep(&shared, &breakers, &mut keeper).await;
-        conclude(&shared, &mut streak, unwell.or(kept.err()));
-        pass += 1;
+        monitor.pass(&now, since(tick)).await;
     }
 }
 
-/// Brings the state file up to date, where there is one.
-async fn keep(
-    shared: &Shared,
-    breakers: &Breakers,
-    keeper: &mut Option<Keeper>,
-) -> Result<(), Failed> {
-    let Some(keeper) = keeper else { return Ok(()) };
-    let changes = shared.lifecycle.changes();
-    let memory = Memory::of(shared, |id| breakers.out(id));
-    let kept = keeper.pass(memory).await;
-    shared.lifecycle.tried(changes);
-    kept.map_err(|class| (Stage::StateFile, class))
+fn ticks(shared: &Shared) -> Interval {
+    let every = shared.snapshot.fleet.controller.monitor_interval;
+    let mut ticks = interval(every.max(INTERVAL_MIN));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+impl Monitor {
+    async fn pass(&mut self, now: &Now, since: Duration) {
+        let shared = self.shared.clone();
+        self.judge.pass(&shared, since);
+        self.breakers.pass(&shared, Instant::ZERO + since);
+        // It stands until engines are asked again.
+        if self.liveness.due(self.passes) {
+            self.unwell = health_pass(&shared, now, &mut self.liveness).await;
+        }
+        let kept = self.keep().await;
+        conclude(&shared, &mut self.streak, self.unwell.or(kept.err()));
+        self.passes += 1;
+    }
+
+    /// Brings the state file up to date, where there is one.
+    async fn keep(&mut self) -> Result<(), Failed> {
+        let Some(keeper) = &mut self.keeper else {
+            return Ok(());
+        };
+        let shared = &self.shared;
+        let changes = shared.lifecycle.changes();
+        let memory = Memory::of(shared, |id| self.breakers.out(id));
+        let kept = keeper.pass(memory).await;
+        shared.lifecycle.tried(changes);
+        kept.map_err(|class| (Stage::StateFile, class))
+    }
+
+    /// Another fleet. An engine that stays is known as before.
+    fn follow(&mut self, next: Arc<Shared>) {
+        let before = std::mem::replace(&mut self.shared, next);
+        let shared = &self.shared;
+        let anew = |engine: &EngineView| !is_the_same(&before, engine);
+        self.breakers.follow(shared, anew);
+        self.judge.follow(shared, anew);
+        let (rules, controller) = {
+            let fleet = &shared.snapshot.fleet;
+            (&fleet.recovery, &fleet.controller)
+        };
+        let engines = shared.snapshot.engines.iter();
+        self.liveness.follow(
+            engines.map(anew),
+            rules.liveness_every,
+            rules.liveness_misses,
+        );
+        self.streak.set_limit(controller.monitor_failure_limit);
+        if controller.monitor_interval != before.snapshot.fleet.controller.monitor_interval {
+            self.ticks = ticks(shared);
+        }
+        let path = self.keeper.as_ref().map(Keeper::path);
+        if path != rules.state_path.as_deref() {
+            self.keeper = rules.state_path.clone().map(Keeper::new);
+            shared.lifecycle.is_to_be_kept(self.keeper.is_some());
+        }
+    }
+}
+
+/// Whether the engine was there already, and is no other one in its place.
+fn is_the_same(before: &Shared, engine: &EngineView) -> bool {
+    let known = before.snapshot.engine(engine.id);
+    known.is_some_and(|known| known.since == engine.since)
 }
 
 /// Breakers as an earlier life left them, and the file that remembers, when the fleet asks for one.
-pub fn recover(
-    shared: &Shared,
-    tls: Option<Arc<ClientConfig>>,
-    prng: Prng,
-) -> (Breakers, Option<Keeper>) {
-    let mut breakers = Breakers::new(shared, tls, prng);
+pub fn recover(shared: &Shared, prng: Prng) -> (Breakers, Option<Keeper>) {
+    let mut breakers = Breakers::new(shared, prng);
     let keeper = keeper(shared, &mut breakers);
     (breakers, keeper)
 }
@@ -185,7 +261,7 @@ fn keeper(shared: &Shared, breakers: &mut Breakers) -> Option<Keeper> {
             }
         }
     }
-    shared.lifecycle.is_to_be_kept();
+    shared.lifecycle.is_to_be_kept(true);
     Some(Keeper::new(path))
 }
 
@@ -227,39 +303,39 @@ fn conclude(shared: &Shared, streak: &mut Streak, failed: Option<Failed>) {
 }
 
 /// Asks every engine, then sets the flags that change. The failure, if any, is ours: then nothing is known of the engine.
-async fn health_pass(
-    shared: &Shared,
-    tls: &Option<TlsConnector>,
-    liveness: &mut Liveness,
-    pulses: &Pulses,
-) -> Option<Failed> {
+async fn health_pass(shared: &Shared, now: &Now, liveness: &mut Liveness) -> Option<Failed> {
+    let tls = shared.tls.clone().map(TlsConnector::from);
     let limit = shared.snapshot.fleet.engine.health_timeout;
     let mut probes = JoinSet::new();
-    for engine in shared.snapshot.engines.iter() {
+    for engine in shared.snapshot.present() {
         let addresses = shared.state.addresses.of(engine.id);
         let (engine, tls) = (engine.clone(), tls.clone());
         probes.spawn(async move {
             let asked = timeout(limit, probe(&engine, &addresses, tls.as_ref())).await;
-            (engine.id, asked.unwrap_or(Err(Miss::Late)))
+            (engine, asked.unwrap_or(Err(Miss::Late)))
         });
     }
     let mut failed = None;
     while let Some(probed) = probes.join_next().await {
-        let Ok((id, result)) = probed else {
+        let Ok((engine, result)) = probed else {
             failed = Some((Stage::Health, "panic"));
             continue;
         };
+        if !is_the_same(&now.borrow(), &engine) {
+            // Another one is in its place by now.
+            continue;
+        }
         if let Err(Miss::Connect(error)) = &result
             && let Some(class) = socket::shortage(error)
         {
             failed = Some((Stage::Health, class));
             continue;
         }
-        let iid = shared.snapshot.engine(id).map(|e| e.iid.as_str());
+        let (id, iid) = (engine.id, engine.iid.as_str());
         let line = shared.state.board.line(id);
         let news = liveness.observe(id.index(), result.is_ok());
         if let Some(news) = news {
-            pulses.tell(id, news);
+            shared.pulses.tell(id, news);
         }
         match (news, result) {
             (Some(News::Live), _) => {
@@ -268,7 +344,7 @@ async fn health_pass(
             }
             (Some(News::Dead), Err(miss)) => {
                 line.set_live(false);
-                if let Some(prefixes) = &shared.state.prefixes {
+                if let Some(prefixes) = shared.state.prefixes() {
                     prefixes.forget(id);
                 }
                 tracing::warn!(iid, %miss, "engine is not live");

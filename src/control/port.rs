@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Ask, Asker, Reply};
-use crate::config::topology::Snapshot;
+use tokio::sync::mpsc;
+
+use super::{Ask, Asker, Now, Reply};
+use crate::runtime::cell::change::Told;
 use crate::runtime::cell::{ControlPort, Mail};
 use crate::runtime::mail::Mailbox;
 use crate::shard::{ControlRequest, Note};
@@ -12,15 +14,22 @@ use crate::shard::{ControlRequest, Note};
 pub struct Port {
     asker: Asker,
     mail: Arc<[Arc<Mailbox<Mail>>]>,
-    snapshot: Arc<Snapshot>,
+    told: mpsc::Sender<Told>,
+    now: Now,
 }
 
 impl Port {
-    pub fn new(asker: Asker, mail: Arc<[Arc<Mailbox<Mail>>]>, snapshot: Arc<Snapshot>) -> Self {
+    pub fn new(
+        asker: Asker,
+        mail: Arc<[Arc<Mailbox<Mail>>]>,
+        told: mpsc::Sender<Told>,
+        now: Now,
+    ) -> Self {
         Port {
             asker,
             mail,
-            snapshot,
+            told,
+            now,
         }
     }
 }
@@ -45,9 +54,16 @@ impl ControlPort for Port {
         true
     }
 
+    fn told(&self, told: Told) {
+        // There is room for more letters than are ever under way.
+        let _ = self.told.try_send(told);
+    }
+
     fn note(&self, note: Note) {
+        // Notes are few, and nobody holds this for longer than it takes to put another one there.
+        let shared = self.now.borrow().clone();
         let iid = |engine| {
-            let engine = self.snapshot.engine(engine);
+            let engine = shared.snapshot.engine(engine);
             engine.map_or("?", |engine| engine.iid.as_str())
         };
         match note {

@@ -104,7 +104,7 @@ impl Memory {
             schema_version: VERSION,
             model: shared.snapshot.fleet.model.clone(),
             wave: shared.lifecycle.is_wave(),
-            engines: shared.snapshot.engines.iter().map(engine).collect(),
+            engines: shared.snapshot.present().map(engine).collect(),
         }
     }
 
@@ -147,7 +147,7 @@ impl Memory {
         &'a self,
         shared: &'a Shared,
     ) -> impl Iterator<Item = (EngineId, &'a Engine)> + 'a {
-        shared.snapshot.engines.iter().filter_map(|view| {
+        shared.snapshot.present().filter_map(|view| {
             let told = self.engines.iter().find(|e| e.iid == view.iid)?;
             Some((view.id, told))
         })
@@ -171,6 +171,10 @@ impl Keeper {
             written: None,
             writing: None,
         }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// One pass; with `Ok`, this is what is in the file. The error is a class of failure, for `/ready`.

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Shared;
+use super::{Now, Shared};
 use crate::base::limits;
 use crate::base::units::EngineId;
 use crate::config::topology::Snapshot;
@@ -74,8 +74,21 @@ pub enum ResolveError {
 /// Fills the addresses of every engine that is named, not numbered. An error leaves its engines without an address (their
 /// probes and legs fail) until a later lookup finds one; whether to start all the same is the caller's choice.
 pub fn fill(snapshot: &mut Snapshot, resolver: &dyn Resolver) -> Vec<ResolveError> {
+    fill_those(snapshot, resolver, |_| true)
+}
+
+/// The same of those that `wanted` picks.
+pub fn fill_those(
+    snapshot: &mut Snapshot,
+    resolver: &dyn Resolver,
+    wanted: impl Fn(EngineId) -> bool,
+) -> Vec<ResolveError> {
     let mut errors = Vec::new();
-    for (host, engines) in hosts(snapshot) {
+    for (host, mut engines) in hosts(snapshot) {
+        engines.retain(|(id, _)| wanted(*id));
+        if engines.is_empty() {
+            continue;
+        }
         match resolve(resolver, &host) {
             Ok(found) => {
                 for (id, port) in engines {
@@ -88,22 +101,44 @@ pub fn fill(snapshot: &mut Snapshot, resolver: &dyn Resolver) -> Vec<ResolveErro
     errors
 }
 
-/// Looks every name up again, every `names.every`, for the life of the thread. One that takes long holds up no other.
-pub async fn run(shared: Arc<Shared>, names: Names) {
-    let mut watches = JoinSet::new();
-    for (host, engines) in hosts(&shared.snapshot) {
-        watches.spawn(watch(shared.clone(), names.clone(), host, engines));
+/// Looks every name up again, every `names.every`, for the life of the thread. One that takes long holds up no other, and a fleet that
+/// follows leaves those alone that stay.
+pub async fn run(mut now: Now, names: Names) {
+    let mut tasks = JoinSet::new();
+    let mut watched: BTreeMap<Watched, AbortHandle> = BTreeMap::new();
+    loop {
+        let shared = now.borrow_and_update().clone();
+        let mut before = std::mem::take(&mut watched);
+        for (host, engines) in hosts(&shared.snapshot) {
+            let since = |id: EngineId| shared.snapshot.engines[id.index()].since;
+            let key = (
+                host,
+                engines.iter().map(|(id, _)| (*id, since(*id))).collect(),
+            );
+            let task = before.remove(&key).unwrap_or_else(|| {
+                let names = names.clone();
+                tasks.spawn(watch(shared.clone(), names, key.0.clone(), engines))
+            });
+            watched.insert(key, task);
+        }
+        before.into_values().for_each(|task| task.abort());
+        while tasks.try_join_next().is_some() {}
+        // None ends by itself; when this is dropped, they are.
+        if now.changed().await.is_err() {
+            return;
+        }
     }
-    // None ends by itself; when this is dropped, they are.
-    while watches.join_next().await.is_some() {}
 }
+
+/// A name, and who is behind it, each since when.
+type Watched = (String, Vec<(EngineId, u64)>);
 
 async fn watch(shared: Arc<Shared>, names: Names, host: String, engines: Vec<(EngineId, u16)>) {
     let addresses = &shared.state.addresses;
     let mut known = Host::new(addresses, engines);
     let mut ticks = interval(names.every.max(EVERY_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is at once, and the start has just asked.
+    // The first tick is at once, and whoever began this has just asked.
     ticks.tick().await;
     loop {
         ticks.tick().await;
@@ -172,7 +207,7 @@ fn tell(host: &str, news: News) {
 /// Every name, once, and the engines behind it with their ports.
 fn hosts(snapshot: &Snapshot) -> BTreeMap<String, Vec<(EngineId, u16)>> {
     let mut hosts: BTreeMap<String, Vec<(EngineId, u16)>> = BTreeMap::new();
-    for engine in snapshot.engines.iter().filter(|e| e.is_name()) {
+    for engine in snapshot.present().filter(|e| e.is_name()) {
         let of_host = hosts.entry(engine.host.clone()).or_default();
         of_host.push((engine.id, engine.port));
     }

@@ -109,7 +109,7 @@ async fn respond(desk: &Desk, request: Request<Incoming>, loopback: bool) -> Res
         door: Door::Admin,
         loopback,
         bearer,
-        is_client: desk.shared.state.lets_in(bearer),
+        is_client: desk.shared().state.lets_in(bearer),
     };
     let (method, path) = (head.method.as_str(), head.uri.path());
     // Who may not ask is not listened to, and nobody for long.

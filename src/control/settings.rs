@@ -1,20 +1,23 @@
 //! What the control thread is told at its start, beside the fleet.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::reload::Again;
 use super::resolve;
 use super::signals;
 use crate::config::checked::Fleet;
 use crate::config::{AdminKey, Errors};
 
+/// Hears of signals.
+pub type OnNotice = dyn FnMut(signals::Notice, &Fleet) + Send;
+
 /// What the caller decides; the rest is in the snapshot's fleet.
 pub struct Settings {
     pub admin_listen: Option<SocketAddr>,
     pub admin_key: Option<AdminKey>,
-    /// What is read again on SIGHUP.
-    pub api_keys_file: Option<PathBuf>,
+    /// How the fleet file is read again on SIGHUP, and how shards hear of it; `None` where there is no file.
+    pub again: Option<Again>,
     /// SIGTERM, SIGINT and SIGHUP are ours.
     pub signals: bool,
     pub names: resolve::Names,
@@ -22,8 +25,8 @@ pub struct Settings {
     pub seed: u64,
     /// How https engines are probed; without it they are not live.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// Called on the control thread; must not block.
-    pub on_notice: Box<dyn FnMut(signals::Notice) + Send>,
+    /// Called on the control thread, with the fleet of then; must not block.
+    pub on_notice: Box<OnNotice>,
 }
 
 impl Settings {
@@ -34,12 +37,12 @@ impl Settings {
         Ok(Settings {
             admin_listen: runtime.admin_listen,
             admin_key: key.transpose()?,
-            api_keys_file: runtime.api_keys_file.clone(),
+            again: None,
             signals: true,
             names: resolve::Names::default(),
             seed: 0,
             tls: None,
-            on_notice: Box::new(|_| ()),
+            on_notice: Box::new(|_, _| ()),
         })
     }
 }

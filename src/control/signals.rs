@@ -2,12 +2,12 @@
 //! happens), the second ends at once. What a drain or an end means for sockets is the caller's, by [`Notice`].
 
 use std::io;
-use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::Now;
+use crate::config::checked::Fleet;
 use crate::metrics::standing::{Gate, Standing};
-use crate::shard::Shared;
 
 /// What the caller is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,11 @@ impl Caught {
 }
 
 /// Follows the signals for the life of the process.
-pub async fn run(shared: Arc<Shared>, mut caught: Caught, mut tell: impl FnMut(Notice)) {
+pub async fn run(now: Now, mut caught: Caught, mut tell: impl FnMut(Notice, &Fleet)) {
     while caught.next().await.is_some() {
-        tell(on_signal(&shared.standing));
+        let shared = now.borrow().clone();
+        let notice = on_signal(&shared.state.standing);
+        tell(notice, &shared.snapshot.fleet);
     }
 }
 

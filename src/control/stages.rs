@@ -20,6 +20,8 @@ pub type Failed = (Stage, &'static str);
 pub struct Streak {
     limit: u32,
     passes: u32,
+    /// Said, and not taken back yet.
+    degraded: bool,
 }
 
 /// What a pass changes.
@@ -36,19 +38,26 @@ impl Streak {
         Streak {
             limit: limit.max(1),
             passes: 0,
+            degraded: false,
         }
+    }
+
+    /// Another limit; the passes that have failed stay counted.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.max(1);
     }
 
     /// `None` while it takes more failures to say something, or nothing has changed.
     pub fn pass(&mut self, failed: Option<Failed>) -> Option<Verdict> {
         let Some(failed) = failed else {
-            let was_degraded = self.passes >= self.limit;
+            let was_degraded = std::mem::take(&mut self.degraded);
             self.passes = 0;
             return was_degraded.then_some(Verdict::Well);
         };
         self.passes = self.passes.saturating_add(1);
         // The reason may be another than in the pass before.
-        (self.passes >= self.limit).then_some(Verdict::Degraded(failed))
+        self.degraded |= self.passes >= self.limit;
+        self.degraded.then_some(Verdict::Degraded(failed))
     }
 }
 

@@ -61,12 +61,12 @@ fn quiet() -> Settings {
     Settings {
         admin_listen: Some("127.0.0.1:0".parse().unwrap()),
         admin_key: None,
-        api_keys_file: None,
+        again: None,
         signals: false,
         names: resolve::Names::default(),
         seed: 1,
         tls: None,
-        on_notice: Box::new(|_| ()),
+        on_notice: Box::new(|_, _| ()),
     }
 }
 

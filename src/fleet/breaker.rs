@@ -139,6 +139,21 @@ impl Breaker {
         }
     }
 
+    /// Other rules, and as many engines as are said, of which those with a true one begin anew.
+    pub fn follow(&mut self, rules: Rules, forget: impl IntoIterator<Item = bool>) {
+        self.rules = rules;
+        for (engine, forget) in forget.into_iter().enumerate() {
+            if engine >= self.engines.len() {
+                self.engines.push(State::In);
+                self.open.push(None);
+            } else if forget {
+                self.engines[engine] = State::In;
+                // An answer that is still to come is to a question that nobody asked.
+                self.open[engine] = None;
+            }
+        }
+    }
+
     /// Why the engine is out.
     pub fn out(&self, engine: usize) -> Option<FaultClass> {
         match self.engines[engine] {

@@ -70,6 +70,9 @@ metrics! {
     ROUTER_READY = "narwhal_router_ready" Gauge "0 or 1" [] "What `/ready` says.";
     ROUTER_STANDING = "narwhal_router_standing" Gauge "0 or 1" ["standing"] "1 at what the router as a whole is doing.";
     TOKEN_ACCOUNTING = "narwhal_token_accounting" Gauge "0 or 1" ["source"] "1 at where output lengths come from: ids of the engines, or nowhere.";
+    FLEET_EPOCH = "narwhal_fleet_epoch" Gauge "reloads" [] "1 at the start, one more with each reload of the fleet file that was applied.";
+    RELOADS = "narwhal_reloads_total" Counter "reloads" ["result"] "The fleet file was read again: applied, refused for what is in it, or aborted.";
+    LAST_RELOAD_OK = "narwhal_last_reload_ok" Gauge "0 or 1" [] "0 after a reload that changed nothing because it failed.";
 
     OFFERED = "narwhal_offered_total" Counter "requests" [] "Completion requests with a well-formed head. Equals the sum of all ends and `narwhal_inflight` at every scrape.";
     UNSIZED_OFFERED = "narwhal_unsized_offered_total" Counter "requests" [] "Offered, and ended before the model check.";

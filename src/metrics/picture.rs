@@ -37,6 +37,45 @@ words! {
     }
 }
 
+words! {
+    /// What became of reading the fleet file again.
+    ReloadResult {
+        Applied = "applied",
+        /// The file is wrong, or of another fleet.
+        Refused = "refused",
+        /// The file is right, and it could not be done.
+        Aborted = "aborted",
+    }
+}
+
+/// How often the fleet file was read again, and what became of it.
+#[derive(Clone, Debug, Default)]
+pub struct Reloads {
+    /// Of the fleet that runs: 1 at the start, one more with each that was applied.
+    pub epoch: u64,
+    /// Engines that have a place: those of the fleet, those that left and may still have work, and free places.
+    pub places: u64,
+    /// By result.
+    pub counts: [u64; ReloadResult::COUNT],
+    pub last: Option<Reload>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    pub result: ReloadResult,
+    /// Why nothing has changed.
+    pub reason: Option<String>,
+    pub at_unix_s: u64,
+    pub took: Duration,
+    /// Engines.
+    pub added: Vec<String>,
+    pub removed: Vec<String>,
+    pub changed: Vec<String>,
+    /// Keys whose new values wait for a restart.
+    pub restart: Vec<&'static str>,
+}
+
 /// One moment of the router.
 #[derive(Clone, Debug)]
 pub struct Picture<'a> {
@@ -58,6 +97,7 @@ pub struct Picture<'a> {
     /// A request makes one leg (openai dialect).
     pub one_leg: bool,
     pub engines: Vec<EngineView<'a>>,
+    pub reloads: Reloads,
     /// What is known of output lengths.
     pub lengths: Vec<Length>,
     pub shards: Vec<ShardView<'a>>,
@@ -268,6 +308,21 @@ pub(crate) fn sample() -> Picture<'static> {
             engine("e0", Role::Prefill, 2, 0, true, false),
             engine("e\"1\\\n", Role::Decode, 0, 3, true, true),
         ],
+        reloads: Reloads {
+            epoch: 3,
+            places: 2,
+            counts: [2, 1, 0],
+            last: Some(Reload {
+                result: ReloadResult::Applied,
+                reason: None,
+                at_unix_s: 1_700_000_000,
+                took: Duration::from_millis(3),
+                added: vec!["e1".to_owned()],
+                removed: Vec::new(),
+                changed: Vec::new(),
+                restart: vec!["runtime.shards"],
+            }),
+        },
         lengths: vec![
             Length {
                 prompt_tokens_min: 64,

@@ -9,7 +9,9 @@ use serde_json::{Map, Value, json};
 use super::histogram::{Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::outcome::{End, Outcome};
-use super::picture::{Breaker, EngineView, JournalView, Length, Picture, ShardView};
+use super::picture::{
+    Breaker, EngineView, JournalView, Length, Picture, ReloadResult, Reloads, ShardView,
+};
 use super::standing::EngineLine;
 
 pub const SCHEMA: &str = "narwhal.state";
@@ -50,6 +52,7 @@ pub fn render(p: &Picture<'_>) -> Value {
             "reason": p.health().reason(),
             "held": those(|line| line.held),
         },
+        "reload": reload(&p.reloads),
         "journal": p.journal.as_ref().map(|view| journal(view, c)),
         "shards": p.shards.iter().enumerate().map(|(i, s)| shard(i, s)).collect::<Vec<_>>(),
     })
@@ -241,6 +244,26 @@ fn breaker(b: &Breaker) -> Value {
     json!({"open_for": b.open_for, "failures": failures, "in_a_row": in_a_row})
 }
 
+fn reload(r: &Reloads) -> Value {
+    let last = r.last.as_ref().map(|last| {
+        json!({
+            "result": last.result.name(),
+            "reason": last.reason,
+            "at_unix_s": last.at_unix_s,
+            "took_s": last.took.as_secs_f64(),
+            "added": last.added,
+            "removed": last.removed,
+            "changed": last.changed,
+            "restart": last.restart,
+        })
+    });
+    let mut out = json!({"epoch": r.epoch, "places": r.places, "last": last});
+    for result in ReloadResult::ALL {
+        out[result.name()] = json!(r.counts[result.index()]);
+    }
+    out
+}
+
 fn shard(number: usize, s: &ShardView<'_>) -> Value {
     let c = &s.counts;
     json!({
@@ -289,7 +312,7 @@ mod tests {
             .collect();
         let want = "schema schema_version offered unsized_offered served slo_met failed expired cancelled \
             invalid_requests token_accounting admission serving outcome_reasons pools resident ejected probation evicted learned \
-            health ha lifecycle journal shards";
+            health ha lifecycle reload journal shards";
         assert_eq!(got, want.split_whitespace().collect());
         assert_eq!(
             (&state["schema"], &state["token_accounting"]),

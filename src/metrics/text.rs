@@ -8,7 +8,7 @@ use super::histogram::{BOUNDS_NS, Distribution, Series};
 use super::ledger::{Cell, Counts};
 use super::names::{self, Kind, Metric};
 use super::outcome::{End, Outcome};
-use super::picture::{DigestMatch, JournalView, Picture, TokenAccounting};
+use super::picture::{DigestMatch, JournalView, Picture, ReloadResult, TokenAccounting};
 use super::standing::Standing;
 
 /// What `/metrics` answers with.
@@ -46,6 +46,13 @@ fn router(page: &mut Page, p: &Picture<'_>) {
     let sources = TokenAccounting::ALL.iter();
     let sources = sources.map(|s| ([s.name()], u64::from(*s == p.token_accounting)));
     page.family(&names::TOKEN_ACCOUNTING, sources);
+    page.one(&names::FLEET_EPOCH, &[], p.reloads.epoch);
+    let results = ReloadResult::ALL.iter();
+    let results = results.map(|r| ([r.name()], p.reloads.counts[r.index()]));
+    page.family(&names::RELOADS, results);
+    let last = p.reloads.last.as_ref();
+    let well = last.is_none_or(|last| last.result == ReloadResult::Applied);
+    page.one(&names::LAST_RELOAD_OK, &[], u8::from(well));
 }
 
 fn outcomes(page: &mut Page, c: &Counts) {

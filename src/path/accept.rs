@@ -14,6 +14,7 @@ use crate::base::units::Leg;
 use crate::metrics::histogram::Series;
 use crate::shard::{ControlRequest, Shard};
 use crate::wire::h1::body::BodyDecoder;
+use crate::wire::h1::head::HeadLimits;
 
 /// Leg slots of a connection: engines whose legs run side by side need two.
 pub const SLOTS: usize = 2;
@@ -44,8 +45,8 @@ pub struct Connection {
     pub(super) legs: [LegSlot; SLOTS],
     /// Client bytes not used yet.
     pub(super) inbuf: Vec<u8>,
-    /// Bytes that it may hold before the client is not read: a whole head has room.
-    ahead_max: usize,
+    /// Of the head that comes: what held when it was awaited.
+    pub(super) head_limits: HeadLimits,
     /// How far `inbuf` was searched for the end of a head.
     pub(super) scanned: usize,
     /// The current request's body.
@@ -75,8 +76,7 @@ impl Connection {
             exchange: None,
             legs: Default::default(),
             inbuf: Vec::new(),
-            ahead_max: limits::PIPELINE_BYTES_MAX
-                .max(shard.snapshot.fleet.runtime.max_header_bytes),
+            head_limits: head_limits(shard),
             scanned: 0,
             body: None,
             asking: None,
@@ -98,6 +98,7 @@ impl Connection {
             // The first byte of a head starts its clock; the next ones do not move it.
             let until = now + shard.snapshot.fleet.runtime.header_timeout;
             self.io.timers.set(Timer::Client, until);
+            self.head_limits = head_limits(shard);
         }
         if self.front == Front::Body && self.asking.is_none() {
             let until = now + shard.snapshot.fleet.runtime.body_idle_timeout;
@@ -269,7 +270,12 @@ impl Connection {
 
     /// Whether the client's socket should be read. While an exchange runs that is how a lost client is noticed.
     pub fn client_reads(&self) -> bool {
-        !self.client_ended && (self.front == Front::Running || self.inbuf.len() < self.ahead_max)
+        !self.client_ended && (self.front == Front::Running || self.inbuf.len() < self.ahead_max())
+    }
+
+    /// Bytes that it may hold before the client is not read: a whole head has room.
+    fn ahead_max(&self) -> usize {
+        limits::PIPELINE_BYTES_MAX.max(self.head_limits.bytes_max)
     }
 
     /// Bytes to offer for the next client read.
@@ -349,6 +355,7 @@ impl Connection {
         self.front = Front::Head;
         self.body = None;
         self.scanned = 0;
+        self.head_limits = head_limits(shard);
         let runtime = &shard.snapshot.fleet.runtime;
         let wait = if self.inbuf.is_empty() {
             runtime.keepalive_idle
@@ -356,5 +363,13 @@ impl Connection {
             runtime.header_timeout
         };
         self.io.timers.set(Timer::Client, now + wait);
+    }
+}
+
+fn head_limits(shard: &Shard) -> HeadLimits {
+    let runtime = &shard.snapshot.fleet.runtime;
+    HeadLimits {
+        bytes_max: runtime.max_header_bytes,
+        fields_max: runtime.max_headers,
     }
 }

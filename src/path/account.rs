@@ -133,7 +133,11 @@ impl Exchange {
         let board = &cx.shard.shared.board;
         match self.placement {
             Some(Placement::TwoLegs { prefill, decode }) => {
-                board.line(prefill).did_well(Phase::Prefill);
+                // Its part is long over: it may have left, and another be in its place.
+                let prefiller = cx.shard.snapshot.engine(prefill);
+                if prefiller.is_some_and(|engine| engine.since <= self.placed_in) {
+                    board.line(prefill).did_well(Phase::Prefill);
+                }
                 board.line(decode).did_well(Phase::Decode);
             }
             Some(Placement::OneLeg { engine }) => board.line(engine).forgive(),
@@ -170,7 +174,7 @@ impl Exchange {
         let Some(first) = self.marks.first_token else {
             return false;
         };
-        let slo = &cx.shard.snapshot.fleet.slo;
+        let slo = &self.plan.fleet.slo;
         let ttft = first.since(self.arrived);
         times.record(Series::Ttft, ttft);
         times.record(Series::Duration, cx.now.since(self.arrived));

@@ -74,7 +74,7 @@ impl Exchange {
         self.marks.checked = cx.now;
         match self.request().prompt {
             Prompt::Counted(tokens) => self.sized(cx, tokens, false),
-            Prompt::Text { .. } if !cx.shard.snapshot.fleet.engine.tokenize => self.estimate(cx),
+            Prompt::Text { .. } if !self.plan.fleet.engine.tokenize => self.estimate(cx),
             Prompt::Text { .. } => self.ask_count(cx, false),
         }
     }
@@ -96,10 +96,10 @@ impl Exchange {
             self.counters_asked.push(engine);
         }
         let mut body = cx.shard.take_buffer();
-        let model = &cx.shard.snapshot.fleet.model;
+        let model = &self.plan.fleet.model;
         vllm::tokenize_body(&mut body, &self.body, self.request(), self.route, model);
         cx.shard.count(Cell::TokenizeAttempts);
-        let bound = cx.now + cx.shard.snapshot.fleet.engine.tokenize_timeout;
+        let bound = cx.now + self.plan.fleet.engine.tokenize_timeout;
         self.collected.clear();
         self.open_leg(cx, Leg::Tokenize, engine, &body, fresh, bound);
         cx.shard.give_buffer(body);
@@ -144,7 +144,7 @@ impl Exchange {
         if elsewhere {
             cx.shard.counter_failed(cx.now, engine);
             let tries = self.counters_asked.len();
-            let max = cx.shard.snapshot.fleet.serving.max_attempts as usize;
+            let max = self.plan.fleet.serving.max_attempts as usize;
             if tries < max && cx.shard.counter(cx.now, &self.counters_asked).is_some() {
                 return self.ask_count(cx, false);
             }
@@ -153,7 +153,7 @@ impl Exchange {
     }
 
     fn estimate(&mut self, cx: &mut Cx) {
-        let per_token = cx.shard.snapshot.fleet.engine.chars_per_token;
+        let per_token = self.plan.fleet.engine.chars_per_token;
         let tokens = self.request().estimate(per_token);
         self.sized(cx, tokens, true);
     }
@@ -177,7 +177,7 @@ impl Exchange {
                 self.seated(cx);
             }
             Asked::Waits(ticket) => {
-                let bound = cx.now + cx.shard.snapshot.fleet.serving.queue_timeout;
+                let bound = cx.now + self.plan.fleet.serving.queue_timeout;
                 self.wait_in_line(cx, (Awaited::Seat, ticket), Some(bound));
                 self.price_again_later(cx);
             }

@@ -14,17 +14,17 @@ use crate::wire::prefix::From;
 impl Exchange {
     /// The prompt's size is known: what its blocks are.
     pub fn read_prefix(&mut self, cx: &mut Cx) {
-        let Some(prefixes) = &cx.shard.shared.prefixes else {
+        if cx.shard.prefixes().is_none() {
             return;
-        };
-        let Some(request) = &self.request else {
+        }
+        self.prefix = cx.shard.memory.take();
+        let (Some(prefixes), Some(request)) = (cx.shard.prefixes(), &self.request) else {
             return;
         };
         let from = From {
             salt: prefixes.salt(),
             model: &cx.shard.snapshot.fleet.model,
         };
-        self.prefix = cx.shard.memory.take();
         self.prefix.read(&self.body, request, self.route, &from);
     }
 
@@ -36,7 +36,7 @@ impl Exchange {
 
     /// The load of an attempt is reserved: the engine that reads the prompt will hold it.
     pub fn remember(&mut self, cx: &mut Cx) {
-        let Some(prefixes) = &cx.shard.shared.prefixes else {
+        let Some(prefixes) = cx.shard.prefixes() else {
             return;
         };
         let (engine, output_tokens) = match self.placement {
@@ -61,7 +61,7 @@ impl Exchange {
 
     /// The engine that read the prompt says how much of it it held.
     pub fn compare_belief(&self, cx: &Cx, engine: EngineId, cached_tokens: Option<u64>) {
-        let (Some(prefixes), Some(held)) = (&cx.shard.shared.prefixes, cached_tokens) else {
+        let (Some(prefixes), Some(held)) = (cx.shard.prefixes(), cached_tokens) else {
             return;
         };
         prefixes.told(engine, self.remembered_tokens, held);

@@ -32,9 +32,9 @@ impl Exchange {
         if !fresh {
             cx.shard.count(Cell::DecodeAttempts);
         }
-        let serving = &cx.shard.snapshot.fleet.serving;
+        let serving = &self.plan.fleet.serving;
         let limit = serving.max_response_bytes;
-        let dialect = cx.shard.snapshot.fleet.engine.dialect;
+        let dialect = self.plan.fleet.engine.dialect;
         let ids = match (dialect, self.route) {
             (Dialect::Vllm, _) | (Dialect::Sglang, Route::Completions) => Ids::Expected,
             (Dialect::Sglang, Route::Chat) => Ids::AbsentSglang,
@@ -56,7 +56,7 @@ impl Exchange {
                     Kind::Text
                 },
                 keep_ids: self.request().return_token_ids,
-                extra_fields: &cx.shard.snapshot.fleet.engine.assembly_extra_fields,
+                extra_fields: &self.plan.fleet.engine.assembly_extra_fields,
                 dialect_fields,
                 bytes_max: limit,
             }))
@@ -130,14 +130,14 @@ impl Exchange {
     }
 
     fn handoff_expired(&self, cx: &Cx) -> bool {
-        let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
+        let bound = self.plan.fleet.engine.handoff_bound();
         !self.handoff.params.is_empty()
             && self.handoff_rides()
             && bound.is_some_and(|bound| cx.now.since(self.handoff.made) > bound)
     }
 
     fn first_token_bound(&self, cx: &Cx, engine: EngineId) -> Instant {
-        let fleet = &cx.shard.snapshot.fleet;
+        let fleet = &self.plan.fleet;
         let mut bound = fleet.engine.first_token_timeout;
         let mut holds_prefill = true;
         if let Some(Placement::TwoLegs { prefill, .. }) = self.placement {

@@ -19,11 +19,11 @@ use crate::base::units::{EngineId, Leg};
 use crate::fleet::pick::{Avoid, Placement};
 use crate::metrics::journal::Row;
 use crate::metrics::outcome::End;
-use crate::shard::Shard;
 use crate::shard::board::Phase;
 use crate::shard::board::Reservation;
 use crate::shard::gate::Permit;
 use crate::shard::waits;
+use crate::shard::{Plan, Shard};
 use crate::wire::event::EventStream;
 use crate::wire::openai::{Request, Route};
 use crate::wire::prefix::Prefix;
@@ -53,6 +53,9 @@ pub struct Io {
 pub struct Exchange {
     /// The address of its connection, for who wakes it.
     pub token: u64,
+    /// The fleet file as it was when the request arrived: its bounds and time-outs hold to the end of it. Engines are looked up in the
+    /// shard's own, which knows those that came since.
+    pub plan: Plan,
     pub route: Route,
     pub stage: Stage,
     /// `x-request-id`; legs append their attempt and phase.
@@ -91,6 +94,8 @@ pub struct Exchange {
     pub fresh_sockets: bool,
     pub avoid: Avoid,
     pub placement: Option<Placement>,
+    /// The epoch of the fleet in which it was placed.
+    pub placed_in: u64,
     /// Where the legs of this attempt meet: they run side by side. `None` when they run one after the other, or there is one.
     pub room: Option<u64>,
     pub handoff: Handoff,
@@ -166,9 +171,17 @@ impl Io {
 }
 
 impl Exchange {
-    pub fn new(token: u64, route: Route, id: [u8; 36], now: Instant, deadline: Instant) -> Self {
+    pub fn new(
+        plan: Plan,
+        token: u64,
+        route: Route,
+        id: [u8; 36],
+        now: Instant,
+        deadline: Instant,
+    ) -> Self {
         Exchange {
             token,
+            plan,
             route,
             stage: Stage::Parse,
             id,
@@ -194,6 +207,7 @@ impl Exchange {
             fresh_sockets: false,
             avoid: Avoid::default(),
             placement: None,
+            placed_in: 0,
             room: None,
             handoff: Handoff::default(),
             producing: None,
@@ -253,7 +267,7 @@ impl Exchange {
         bound: Instant,
     ) {
         let request = cx.shard.leg_request(kind, engine, self, body);
-        let connect = cx.now + cx.shard.snapshot.fleet.engine.connect_timeout;
+        let connect = cx.now + self.plan.fleet.engine.connect_timeout;
         let slot = self.slot(kind);
         self.marks.leg_bound[slot] = bound;
         self.marks.leg_opened[slot] = cx.now;

@@ -137,7 +137,7 @@ impl Exchange {
                 self.avoid.produced(prefill);
             }
         }
-        if cause.is_transient() && self.attempt < cx.shard.snapshot.fleet.serving.max_attempts {
+        if cause.is_transient() && self.attempt < self.plan.fleet.serving.max_attempts {
             if !self.has_engine_left(cx) {
                 return self.refuse_no_engine(cx);
             }
@@ -196,7 +196,7 @@ impl Exchange {
 
     /// Full jitter: uniform in 0..min(cap, base × 2^retries). False when the deadline would come first.
     fn back_off(&mut self, cx: &mut Cx) -> bool {
-        let serving = &cx.shard.snapshot.fleet.serving;
+        let serving = &self.plan.fleet.serving;
         let doublings = self.attempt.saturating_sub(1).min(16);
         let most = (serving.retry_base * 2u32.pow(doublings)).min(serving.retry_cap);
         let pause = most.mul_f64(cx.shard.prng.unit());

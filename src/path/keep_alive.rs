@@ -17,9 +17,10 @@ const COMMENT: &[u8] = b": keep-alive\n\n";
 impl Connection {
     /// The timer went off: a comment is due, or output went out since it was set.
     pub(super) fn keep_alive(&mut self, shard: &mut Shard, now: Instant) {
-        let every = shard.snapshot.fleet.runtime.client_keepalive;
-        let live = self.exchange.as_mut().filter(|x| !x.is_over());
-        let (Some(every), Some(exchange)) = (every, live) else {
+        let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
+            return;
+        };
+        let Some(every) = exchange.plan.fleet.runtime.client_keepalive else {
             return;
         };
         let silent_since = self.last_sent.max(exchange.marks.body_done);
@@ -41,10 +42,7 @@ impl Connection {
 impl Exchange {
     /// The request is checked: from here on its client may wait.
     pub fn begin_keep_alive(&self, cx: &mut Cx) {
-        if let (Some(every), true) = (
-            cx.shard.snapshot.fleet.runtime.client_keepalive,
-            self.streams(),
-        ) {
+        if let (Some(every), true) = (self.plan.fleet.runtime.client_keepalive, self.streams()) {
             cx.io.timers.set(Timer::KeepAlive, cx.now + every);
         }
     }

@@ -205,7 +205,7 @@ impl Exchange {
     }
 
     fn leg_payload(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, status: u16, piece: &[u8]) {
-        let mut limit = cx.shard.snapshot.fleet.serving.max_response_bytes;
+        let mut limit = self.plan.fleet.serving.max_response_bytes;
         let kept = match kind {
             Leg::Decode if status == 200 => return self.stream_payload(cx, engine, piece),
             Leg::Prefill => &mut self.prefill_answer,

@@ -15,7 +15,7 @@ use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, ExpireReason, InvalidReason};
 use crate::shard::Shard;
 use crate::wire::h1::body::{BodyDecoder, Step};
-use crate::wire::h1::head::{self, Expect, HeadLimits, Method, RequestBody, RequestHead, Version};
+use crate::wire::h1::head::{self, Expect, Method, RequestBody, RequestHead, Version};
 use crate::wire::openai::{self, Route, Rules};
 
 const UNKNOWN_EXPECTATION: Refusal =
@@ -32,12 +32,7 @@ impl Connection {
         if self.inbuf.is_empty() {
             return;
         }
-        let runtime = &shard.snapshot.fleet.runtime;
-        let limits = HeadLimits {
-            bytes_max: runtime.max_header_bytes,
-            fields_max: runtime.max_headers,
-        };
-        match head::parse_request(&self.inbuf, &mut self.scanned, &limits) {
+        match head::parse_request(&self.inbuf, &mut self.scanned, &self.head_limits) {
             Ok(None) => {}
             Ok(Some(head)) => {
                 let rest = self.inbuf.split_off(head.head_bytes);
@@ -98,9 +93,11 @@ impl Connection {
         head: &RequestHead,
         bytes: &[u8],
     ) {
-        let deadline = now + shard.snapshot.fleet.serving.request_timeout;
+        let plan = shard.snapshot.clone();
+        let deadline = now + plan.fleet.serving.request_timeout;
         let id = shard.prng.uuid();
-        let mut exchange = Box::new(Exchange::new(self.token, route, id, now, deadline));
+        let exchange = Exchange::new(plan, self.token, route, id, now, deadline);
+        let mut exchange = Box::new(exchange);
         shard.count_offered();
         self.front = Front::Running;
         self.io.timers.set(Timer::Deadline, deadline);
@@ -121,7 +118,7 @@ impl Connection {
                 exchange.refuse(cx, TOO_LARGE, End::Invalid(InvalidReason::TooLarge));
             } else {
                 cx.io.close = closing;
-                exchange.keep_forwarded(cx, bytes);
+                exchange.keep_forwarded(bytes);
                 if expects && self.inbuf.is_empty() {
                     cx.io
                         .out
@@ -144,7 +141,7 @@ impl Connection {
         let (Some(exchange), Some(decoder)) = (self.exchange.as_mut(), self.body.as_mut()) else {
             return;
         };
-        let limit = shard.snapshot.fleet.serving.max_request_bytes;
+        let limit = exchange.plan.fleet.serving.max_request_bytes;
         let cx = &mut Cx {
             shard,
             io: &mut self.io,
@@ -251,8 +248,8 @@ impl Connection {
 
 impl Exchange {
     /// Keeps the client's fields that may pass to engines.
-    fn keep_forwarded(&mut self, cx: &Cx, head: &[u8]) {
-        for name in &cx.shard.snapshot.fleet.runtime.forward_headers {
+    fn keep_forwarded(&mut self, head: &[u8]) {
+        for name in &self.plan.fleet.runtime.forward_headers {
             if let Some(value) = head::field(head, name) {
                 self.forward.push((name.clone(), value.to_vec()));
             }
@@ -261,7 +258,7 @@ impl Exchange {
 
     /// The body is whole: check the request, in the contract's order.
     fn checks(&mut self, cx: &mut Cx) {
-        let fleet = &cx.shard.snapshot.fleet;
+        let fleet = &self.plan.fleet;
         let rules = Rules {
             dialect: fleet.engine.dialect,
             model: &fleet.model,

@@ -56,6 +56,7 @@ impl Exchange {
             }
         }
         self.placement = Some(placement);
+        self.placed_in = cx.shard.snapshot.epoch;
         self.note_placement(cx);
         self.remember(cx);
     }
@@ -65,7 +66,7 @@ impl Exchange {
             Placement::TwoLegs { prefill, decode } => (Some(prefill), decode),
             // Of an engine that does both, the prompt counts only where seconds are counted.
             Placement::OneLeg { engine } => {
-                let profiled = cx.shard.snapshot.is_profiled();
+                let profiled = cx.shard.is_priced();
                 (profiled.then_some(engine), engine)
             }
         };

@@ -37,7 +37,7 @@ impl Exchange {
                 sglang::prefill_body(&mut body, &self.body, self.request(), model, &part);
             }
         }
-        let bound = cx.now + cx.shard.snapshot.fleet.serving.prefill_timeout;
+        let bound = cx.now + self.plan.fleet.serving.prefill_timeout;
         self.open_leg(cx, Leg::Prefill, engine, &body, fresh, bound);
         cx.shard.give_buffer(body);
     }

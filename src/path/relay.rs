@@ -115,7 +115,7 @@ impl Exchange {
         }
         if self.relay.first_token.is_some() {
             self.teach_pace(cx);
-            let gap = cx.shard.snapshot.fleet.engine.decode_read_timeout;
+            let gap = self.plan.fleet.engine.decode_read_timeout;
             cx.io
                 .bound_leg(0, gap.map_or(Instant::FAR, |gap| cx.now + gap));
         }

@@ -179,7 +179,7 @@ impl Exchange {
 
     /// Whether this exchange is in; otherwise it waits.
     fn enter(&mut self, cx: &mut Cx, engine: EngineId, phase: Phase) -> bool {
-        if cx.shard.shared.phases[engine.index()][phase as usize].is_none() {
+        if cx.shard.shared.phase(engine, phase).is_none() {
             return true;
         }
         if let Some(held) = &self.phases[phase as usize] {
@@ -199,7 +199,7 @@ impl Exchange {
                 true
             }
             Asked::Waits(ticket) => {
-                let bound = cx.shard.snapshot.fleet.engine.handoff_bound();
+                let bound = self.plan.fleet.engine.handoff_bound();
                 let rides = !self.handoff.params.is_empty() && self.handoff_rides();
                 let bound = bound.filter(|_| rides);
                 let bound = bound.map(|bound| self.handoff.made + bound);

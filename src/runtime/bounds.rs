@@ -113,7 +113,7 @@ impl Each {
         Each {
             legs,
             process: PROCESS + prefix::TABLE_BYTES_MAX as u64 + engines * (ENGINE + engines),
-            shard: SHARD + free + leg_request,
+            shard: SHARD + free + leg_request + engines * PLANS,
             connection: TASK + READ + inbuf + out,
             request: EXCHANGE + head + upload + grown(upload) + grown(request) + legs * leg_request,
             answer: legs * (leg_read + leg_head)
@@ -202,6 +202,9 @@ const ENGINE: u64 = 8 << 10;
 
 /// A ring of 4096 entries or as many events, histograms, the allocator's heap of the thread and what it has not given back yet.
 const SHARD: u64 = 16 << 20;
+
+/// An engine in a shard's own copies of the fleet: the one of now, the next one, and one that exchanges still hold.
+const PLANS: u64 = 3 << 10;
 
 /// Free buffers of reads that a shard keeps, of each of the two sizes.
 pub(super) const FREE_READS_BYTES: u64 = 8 << 20;

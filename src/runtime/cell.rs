@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use super::alarms::Alarms;
@@ -22,6 +21,7 @@ use super::read_buffer::FreeBuffers;
 use super::tls;
 use crate::base::time::{Clock, Instant};
 use crate::base::units::EngineId;
+use crate::config::topology::EngineView;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell as LedgerCell;
 use crate::metrics::standing::Answer;
@@ -31,11 +31,12 @@ use crate::wire::h1::encode;
 
 mod handover;
 
-#[derive(Default)]
-struct Held {
-    legs: usize,
-    waiting: Vec<Waker>,
-}
+mod held;
+
+pub mod change;
+
+use change::{Letter, Ready, Told};
+use held::Held;
 
 /// What the control thread and other shards send to a shard.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub enum Mail {
     Granted(Awaited),
     /// Another shard accepted this connection and has read nothing; it is counted here already.
     Connection { stream: TcpStream, peer: SocketAddr },
+    /// A step on the way to another fleet.
+    Fleet(Letter),
     /// Shutting down: stop listening, close connections as they fall idle.
     Close,
 }
@@ -55,6 +58,10 @@ pub trait ControlPort: Send + Sync + 'static {
     /// False when the queue is full.
     fn ask(&self, shard: usize, request: ControlRequest) -> bool;
     fn note(&self, note: Note);
+    /// The shard has read a [`Letter`].
+    fn told(&self, told: Told) {
+        drop(told);
+    }
 }
 
 /// See the head of this file.
@@ -64,12 +71,12 @@ pub struct ShardCell<R: Rt> {
     /// The version of the engines' addresses that the pool has followed.
     followed: Cell<u64>,
     /// For https engines.
-    tls: Option<tls::Client>,
+    tls: RefCell<Option<tls::Client>>,
+    /// What is to take effect when the control thread says so.
+    next: RefCell<Option<Ready>>,
     read_buffers: RefCell<FreeBuffers>,
     alarms: Alarms,
-    /// Connections to each engine that legs hold, and the legs that wait for one.
-    held: RefCell<Vec<Held>>,
-    pool_max: usize,
+    held: Held,
     mailboxes: RefCell<BTreeMap<u64, Rc<ConnectionMailbox>>>,
     next_token: Cell<u64>,
     closing: Cell<bool>,
@@ -89,19 +96,14 @@ impl<R: Rt> ShardCell<R> {
     ) -> Rc<Self> {
         let own = shard.id.index();
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
-        let held = shard
-            .snapshot
-            .engines
-            .iter()
-            .map(|_| Held::default())
-            .collect();
+        let held = Held::new(shard.snapshot.engines.len(), pool_max);
         Rc::new(ShardCell {
             shard: RefCell::new(shard),
             pool: RefCell::new(Pool::new(pool_max)),
             followed: Cell::new(0),
-            tls,
-            held: RefCell::new(held),
-            pool_max,
+            tls: RefCell::new(tls),
+            next: RefCell::new(None),
+            held,
             read_buffers: RefCell::default(),
             alarms: Alarms::default(),
             mailboxes: RefCell::default(),
@@ -199,7 +201,8 @@ impl<R: Rt> ShardCell<R> {
     pub(super) fn dial(&self, engine: EngineId) -> Option<Dial> {
         let shard = self.shard.borrow();
         let view = shard.snapshot.engine(engine)?;
-        let peer = self.tls.as_ref().and_then(|tls| tls.peer(engine));
+        let tls = self.tls.borrow();
+        let peer = tls.as_ref().and_then(|tls| tls.peer(engine));
         // In this order: a list may then be newer than its version, never older.
         let version = shard.shared.addresses.version();
         let addresses = shard.shared.addresses.of(engine);
@@ -212,43 +215,26 @@ impl<R: Rt> ShardCell<R> {
         })
     }
 
-    /// Whether a leg may hold one more connection to `engine`; it does from then on.
-    pub fn hold(&self, engine: EngineId) -> bool {
-        let room = self.has_room(engine);
-        self.held.borrow_mut()[engine.index()].legs += usize::from(room);
-        room
-    }
-
-    pub fn has_room(&self, engine: EngineId) -> bool {
-        self.pool_max == 0 || self.held.borrow()[engine.index()].legs < self.pool_max
-    }
-
-    /// A leg's connection is parked or gone.
-    pub fn let_go(&self, engine: EngineId) {
-        let held = &mut self.held.borrow_mut()[engine.index()];
-        debug_assert!(held.legs > 0, "a connection is let go once");
-        held.legs -= 1;
-        for waker in held.waiting.drain(..) {
-            waker.wake();
-        }
-    }
-
-    /// Wakes `waker` when a connection to `engine` is let go.
-    pub fn wait_for(&self, engine: EngineId, waker: &Waker) {
-        let waiting = &mut self.held.borrow_mut()[engine.index()].waiting;
-        if !waiting.iter().any(|known| known.will_wake(waker)) {
-            waiting.push(waker.clone());
-        }
-    }
-
     pub fn pool_take(&self, engine: EngineId) -> Option<Line<R>> {
         self.follow_addresses();
         self.pool.borrow_mut().take(engine, self.now())
     }
 
-    /// Keeps a connection, unless the engine has moved since.
+    /// Connections to each engine that legs hold, and the legs that wait for one.
+    pub fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Keeps a connection, unless the engine has moved since, or left.
     pub fn pool_put(&self, engine: EngineId, mut line: Line<R>) {
         let shard = self.shard.borrow();
+        if !shard
+            .snapshot
+            .engine(engine)
+            .is_some_and(EngineView::is_here)
+        {
+            return;
+        }
         let addresses = &shard.shared.addresses;
         let version = addresses.version();
         if line.known == version || addresses.holds(engine, line.at) {
@@ -313,6 +299,7 @@ impl<R: Rt> ShardCell<R> {
                 self.call(tokens);
             }
             Mail::Connection { stream, peer } => self.take_over(stream, peer),
+            Mail::Fleet(letter) => self.on_fleet(letter),
             Mail::Close => {
                 self.closing.set(true);
                 self.shard.borrow().shared.connections.close(self.own);

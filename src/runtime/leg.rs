@@ -127,7 +127,7 @@ impl<R: Rt> LegIo<R> {
     ) -> Option<LegOp<R>> {
         let engine = self.engine?;
         let now = cell.now();
-        if !cell.hold(engine) {
+        if !cell.held().take(engine) {
             if !self.waiting {
                 conn.leg_waits(&cell.shard.borrow(), now, slot);
             }
@@ -171,9 +171,9 @@ impl<R: Rt> LegIo<R> {
     /// Ready when a wait for a connection may be over.
     pub(super) fn poll_wait(&self, cell: &ShardCell<R>, cx: &Context<'_>) -> Poll<()> {
         match self.engine.filter(|_| self.waiting) {
-            Some(engine) if cell.has_room(engine) => Poll::Ready(()),
+            Some(engine) if cell.held().has_room(engine) => Poll::Ready(()),
             Some(engine) => {
-                cell.wait_for(engine, cx.waker());
+                cell.held().wait_for(engine, cx.waker());
                 Poll::Pending
             }
             None => Poll::Pending,
@@ -257,7 +257,7 @@ impl<R: Rt> LegIo<R> {
 
     pub(super) fn drop_connection(&mut self, cell: &ShardCell<R>) {
         if let (true, Some(engine)) = (self.holds, self.engine) {
-            cell.let_go(engine);
+            cell.held().let_go(engine);
         }
         (self.line, self.engine) = (None, None);
         (self.holds, self.waiting) = (false, false);

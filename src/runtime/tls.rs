@@ -91,6 +91,20 @@ impl Roots {
         Ok(Roots(Arc::new(roots)))
     }
 
+    /// As the fleet says; `None` when no engine is https. An https engine that no certificate can be for is an error.
+    pub fn of(snapshot: &Snapshot) -> io::Result<Option<Roots>> {
+        let mut https = snapshot.present().filter(|engine| engine.tls).peekable();
+        if https.peek().is_none() {
+            return Ok(None);
+        }
+        if let Some(engine) = https.find(|engine| server_name(engine).is_none()) {
+            let (iid, host) = (&engine.iid, &engine.host);
+            let why = format!("engine {iid}: no certificate can be for the host `{host}`");
+            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+        }
+        Roots::load(snapshot.fleet.engine.tls_ca_file.as_deref()).map(Some)
+    }
+
     /// TLS 1.2 and 1.3 with these roots, HTTP/1.1 in it. Each has a store of its own of TLS sessions to resume.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
+use super::slots::Slots;
 use crate::base::units::EngineId;
 use crate::config::topology::Snapshot;
 
@@ -17,16 +18,24 @@ use crate::config::topology::Snapshot;
 #[derive(Debug)]
 pub struct Addresses {
     version: AtomicU64,
-    engines: Box<[ArcSwap<Vec<SocketAddr>>]>,
+    engines: Slots<ArcSwap<Vec<SocketAddr>>>,
 }
 
 impl Addresses {
     pub fn new(snapshot: &Snapshot) -> Self {
-        let lists = snapshot.engines.iter().map(|engine| engine.addrs.clone());
+        let list = |n: usize| {
+            let engine = snapshot.engines.get(n);
+            ArcSwap::from_pointee(engine.map_or_else(Vec::new, |engine| engine.addrs.clone()))
+        };
         Addresses {
             version: AtomicU64::new(0),
-            engines: lists.map(ArcSwap::from_pointee).collect(),
+            engines: Slots::new(snapshot.engines.len(), list),
         }
+    }
+
+    /// Lists for so many engines.
+    pub fn grow(&self, engines: usize) {
+        self.engines.grow(engines, |_| ArcSwap::default());
     }
 
     /// How often any list has changed.
@@ -36,16 +45,16 @@ impl Addresses {
 
     /// In the order in which they are to be tried.
     pub fn of(&self, engine: EngineId) -> Arc<Vec<SocketAddr>> {
-        self.engines[engine.index()].load_full()
+        self.engines[engine].load_full()
     }
 
     pub fn holds(&self, engine: EngineId, address: SocketAddr) -> bool {
-        self.engines[engine.index()].load().contains(&address)
+        self.engines[engine].load().contains(&address)
     }
 
     /// True when these are others than before. The same ones in another order, as name servers take turns, are no change.
     pub fn publish(&self, engine: EngineId, addresses: Vec<SocketAddr>) -> bool {
-        let list = &self.engines[engine.index()];
+        let list = &self.engines[engine];
         let known = list.load();
         let mut all = known.iter();
         let same = known.len() == addresses.len() && all.all(|known| addresses.contains(known));

@@ -15,6 +15,7 @@ use crossbeam_utils::CachePadded;
 
 pub use self::kv::KvHold;
 pub use self::line::Line;
+use super::slots::Slots;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 pub use crate::base::units::Phase;
@@ -23,7 +24,7 @@ use crate::fleet::price;
 /// All engines' lines.
 #[derive(Debug)]
 pub struct Board {
-    lines: Box<[CachePadded<Line>]>,
+    lines: Slots<CachePadded<Line>>,
 }
 
 /// Load added to one engine. Dropping it without [`Board::release`] is a bug that debug builds catch.
@@ -52,14 +53,17 @@ impl Board {
     /// Every engine starts alive: the first failed probe or request says otherwise.
     pub fn new(engines: usize) -> Self {
         Board {
-            lines: (0..engines)
-                .map(|_| CachePadded::new(Line::new()))
-                .collect(),
+            lines: Slots::new(engines, |_| CachePadded::new(Line::new())),
         }
     }
 
+    /// Lines for so many engines.
+    pub fn grow(&self, engines: usize) {
+        self.lines.grow(engines, |_| CachePadded::new(Line::new()));
+    }
+
     pub fn line(&self, engine: EngineId) -> &Line {
-        &self.lines[engine.index()]
+        &self.lines[engine]
     }
 
     pub fn len(&self) -> usize {

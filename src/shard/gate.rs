@@ -171,6 +171,11 @@ impl Gate {
         self.settle(&mut line, 0, wakes);
     }
 
+    /// Another length of the line. Those who are in it stay.
+    pub fn set_room(&self, room: usize) {
+        self.lock().room = room;
+    }
+
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
@@ -181,6 +186,12 @@ impl Gate {
         let free: u64 = self.cells.iter().map(free).sum();
         let debt = self.lock().debt;
         (self.limit() + debt).saturating_sub(free)
+    }
+
+    /// What a lowered limit has yet to collect.
+    #[cfg(test)]
+    pub fn owes(&self) -> u64 {
+        self.lock().debt
     }
 
     /// Places taken in the line.
@@ -255,9 +266,7 @@ impl Gate {
 
     /// Collects debt, then hands what is free to the lowest tickets.
     fn settle(&self, line: &mut Line, shard: usize, wakes: &mut Vec<usize>) {
-        while line.debt > 0 && self.take(shard).is_some() {
-            line.debt -= 1;
-        }
+        self.collect(&mut line.debt);
         while line.debt == 0
             && let Some((ticket, to)) = line.waiting.front().copied()
             && let Some(permit) = self.take(shard)
@@ -270,6 +279,27 @@ impl Gate {
             }
         }
         self.raise(line);
+    }
+
+    /// Takes what is owed out of the cells, of each at once what it has of it: a limit may fall by millions.
+    fn collect(&self, debt: &mut u64) {
+        for cell in &self.cells {
+            let mut now = cell.load(Ordering::Relaxed);
+            loop {
+                let some = (now & FREE).min(*debt);
+                if some == 0 {
+                    break;
+                }
+                let (rest, order) = (now - some * ONE, Ordering::AcqRel);
+                match cell.compare_exchange_weak(now, rest, order, Ordering::Relaxed) {
+                    Ok(_) => {
+                        *debt -= some;
+                        break;
+                    }
+                    Err(other) => now = other,
+                }
+            }
+        }
     }
 
     /// Says to all whether there is reason to come to the lock.

@@ -1,7 +1,7 @@
 //! The gate by hand, and under load; its interleavings one by one are in `tests/gate.rs`.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::gate::{Asked, Gate, Permit, Ticket};
 use crate::base::prng::Prng;
@@ -112,6 +112,9 @@ fn a_gate_of_nothing_lets_nobody_in() {
 
 const LIMIT: usize = 5;
 
+/// What bounds are checked by: the bound, and so many more with each time it moved.
+const MOVED: u64 = 1 << 16;
+
 /// Eight shards on however many cores there are. Each holds what it may, waits, leaves at random, and checks the bound from inside.
 // proves R-ADM-1, R-ADM-2, R-ADM-3
 #[test]
@@ -119,13 +122,14 @@ fn eight_shards_at_once() {
     const SHARDS: usize = 8;
     const ROOM: usize = 9;
     let gate = Gate::new(LIMIT, SHARDS, ROOM);
+    let bound = AtomicU64::new(LIMIT as u64);
     let out = AtomicU64::new(0);
     let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for shard in 0..SHARDS {
-            let (gate, out, served) = (&gate, &out, &served);
+            let (gate, out, bound, served) = (&gate, &out, &bound, &served);
             scope.spawn(move || {
-                let mut own = OneShard::new(gate, out, shard);
+                let mut own = OneShard::new(gate, out, bound, shard);
                 for _ in 0..20_000 {
                     own.step();
                 }
@@ -142,6 +146,7 @@ fn eight_shards_at_once() {
 struct OneShard<'a> {
     gate: &'a Gate,
     out: &'a AtomicU64,
+    bound: &'a AtomicU64,
     shard: usize,
     prng: Prng,
     held: Vec<Permit>,
@@ -150,10 +155,11 @@ struct OneShard<'a> {
 }
 
 impl<'a> OneShard<'a> {
-    fn new(gate: &'a Gate, out: &'a AtomicU64, shard: usize) -> Self {
+    fn new(gate: &'a Gate, out: &'a AtomicU64, bound: &'a AtomicU64, shard: usize) -> Self {
         OneShard {
             gate,
             out,
+            bound,
             shard,
             prng: Prng::new(shard as u64),
             held: Vec::new(),
@@ -189,10 +195,12 @@ impl<'a> OneShard<'a> {
     }
 
     fn takes(&mut self, permit: Permit) {
-        assert!(
-            self.out.fetch_add(1, Ordering::AcqRel) < LIMIT as u64,
-            "over the limit"
-        );
+        let bound = self.bound.load(Ordering::SeqCst);
+        let before = self.out.fetch_add(1, Ordering::SeqCst);
+        // One that moves meanwhile says nothing.
+        if self.bound.load(Ordering::SeqCst) == bound {
+            assert!(before < bound % MOVED, "{before} were out of {bound}");
+        }
         self.served += 1;
         self.held.push(permit);
     }
@@ -229,5 +237,183 @@ impl<'a> OneShard<'a> {
         while !self.held.is_empty() {
             self.gives(&mut wakes);
         }
+    }
+}
+
+/// The same while the limit moves, the line too: whoever is in stays, and once those over a lower limit have left there are never more in.
+/// No seat is lost on the way: at the end the last limit is what there is.
+// proves R-CFG-7, R-ADM-1, R-ADM-2
+#[test]
+fn a_limit_moves_under_load() {
+    const SHARDS: usize = 4;
+    const MOVES: u64 = 300;
+    let gate = Gate::new(LIMIT, SHARDS, 4);
+    let (bound, out) = (AtomicU64::new(LIMIT as u64), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for shard in 0..SHARDS {
+            let (gate, out, bound, over) = (&gate, &out, &bound, &over);
+            scope.spawn(move || {
+                let mut own = OneShard::new(gate, out, bound, shard);
+                while !over.load(Ordering::Relaxed) {
+                    own.step();
+                }
+                own.end();
+            });
+        }
+        let mut prng = Prng::new(77);
+        for _ in 0..MOVES {
+            let (limit, now) = (prng.below(9), bound.load(Ordering::SeqCst));
+            gate.set_room(prng.below(6) as usize);
+            if limit > now % MOVED {
+                bound.store(now / MOVED * MOVED + MOVED + limit, Ordering::SeqCst);
+            }
+            gate.set_limit(limit as usize, &mut Vec::new());
+            // Those over it leave in their own time.
+            while gate.owes() > 0 {
+                std::thread::yield_now();
+            }
+            bound.store(now / MOVED * MOVED + 2 * MOVED + limit, Ordering::SeqCst);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((gate.held(), gate.waiting(), gate.owes()), (0, 0, 0));
+    let limit = gate.limit() as usize;
+    let all: Vec<_> = std::iter::from_fn(|| gate.acquire(1)).collect();
+    assert_eq!(all.len(), limit, "no seat more, no seat less");
+    for permit in all {
+        gate.release(0, permit, &mut Vec::new());
+    }
+}
+
+/// Bounds that are taken away and given back: what there is of them is moved at once, not one by one.
+// proves R-CFG-7
+#[test]
+fn a_limit_falls_from_the_sky_at_once() {
+    let gate = Gate::new(3, 4, usize::MAX);
+    let mut wakes = Vec::new();
+    let inside: Vec<_> = (0..2).filter_map(|_| gate.acquire(1)).collect();
+    for _ in 0..1000 {
+        gate.set_limit(usize::MAX, &mut wakes);
+        gate.set_limit(3, &mut wakes);
+    }
+    assert_eq!((gate.held(), gate.owes()), (2, 0));
+    let last = gate.acquire(2).expect("one is left");
+    assert!(gate.acquire(0).is_none());
+    for permit in inside.into_iter().chain([last]) {
+        gate.release(3, permit, &mut wakes);
+    }
+    assert_eq!(gate.held(), 0);
+}
+
+/// A gate by the definition: a line, and how many may be in.
+#[derive(Default)]
+struct Naive {
+    limit: usize,
+    room: usize,
+    waiting: Vec<(Ticket, usize)>,
+    /// Not fetched yet.
+    granted: Vec<(Ticket, usize)>,
+    inside: usize,
+}
+
+impl Naive {
+    fn is_full(&self) -> bool {
+        self.inside + self.granted.len() >= self.limit
+    }
+
+    fn settle(&mut self) {
+        while !self.waiting.is_empty() && !self.is_full() {
+            let first = self.waiting.remove(0);
+            self.granted.push(first);
+        }
+    }
+}
+
+const SHARDS: usize = 3;
+
+proptest::proptest! {
+    /// Any sequence of calls, limits and lengths of the line that move among them, agrees with the definition.
+    // proves R-CFG-7, R-ADM-2
+    #[test]
+    fn agrees_with_a_plain_line(
+        limit in 0usize..4,
+        room in 0usize..4,
+        calls in proptest::collection::vec((0u8..8, 0usize..SHARDS, 0usize..5), 0..120),
+    ) {
+        let gate = Gate::new(limit, SHARDS, room);
+        let mut plain = Naive { limit, room, ..Naive::default() };
+        let mut held: Vec<Permit> = Vec::new();
+        let mut wakes = Vec::new();
+        for (call, shard, n) in calls {
+            match call {
+                0 => {
+                    let free = plain.waiting.is_empty() && !plain.is_full();
+                    let got = gate.acquire(shard);
+                    proptest::prop_assert_eq!(got.is_some(), free);
+                    plain.inside += got.iter().len();
+                    held.extend(got);
+                }
+                1 | 2 => {
+                    let free = plain.waiting.is_empty() && !plain.is_full();
+                    let has_room = plain.waiting.len() < plain.room;
+                    match gate.ask(shard, &mut wakes) {
+                        Asked::Permit(permit) => {
+                            proptest::prop_assert!(free);
+                            plain.inside += 1;
+                            held.push(permit);
+                        }
+                        Asked::Waits(ticket) => {
+                            proptest::prop_assert!(!free && has_room);
+                            plain.waiting.push((ticket, shard));
+                        }
+                        Asked::Full => proptest::prop_assert!(!free && !has_room),
+                    }
+                }
+                3 => {
+                    if let Some(permit) = held.pop() {
+                        gate.release(shard, permit, &mut wakes);
+                        plain.inside -= 1;
+                    }
+                }
+                4 => {
+                    let own = |at: &(Ticket, usize)| at.1 == shard;
+                    let all = plain.waiting.iter().chain(&plain.granted).copied();
+                    let own: Vec<_> = all.filter(own).collect();
+                    if let Some((ticket, _)) = own.get(n % own.len().max(1)) {
+                        gate.leave(shard, *ticket, &mut wakes);
+                        plain.waiting.retain(|at| at.0 != *ticket);
+                        plain.granted.retain(|at| at.0 != *ticket);
+                    }
+                }
+                5 => {
+                    for (ticket, permit) in gate.granted(shard) {
+                        let at = plain.granted.iter().position(|at| *at == (ticket, shard));
+                        proptest::prop_assert!(at.is_some());
+                        plain.granted.retain(|at| at.0 != ticket);
+                        plain.inside += 1;
+                        held.push(permit);
+                    }
+                    proptest::prop_assert!(plain.granted.iter().all(|at| at.1 != shard));
+                }
+                6 => {
+                    gate.set_limit(n, &mut wakes);
+                    plain.limit = n;
+                }
+                _ => {
+                    gate.set_room(n);
+                    plain.room = n;
+                }
+            }
+            plain.settle();
+            let inside = (plain.inside + plain.granted.len()) as u64;
+            proptest::prop_assert_eq!((gate.held(), gate.waiting()), (inside, plain.waiting.len()));
+            proptest::prop_assert_eq!(gate.owes(), inside.saturating_sub(plain.limit as u64));
+        }
+        // Whoever was granted something was woken.
+        let told = |at: &(Ticket, usize)| wakes.contains(&at.1);
+        proptest::prop_assert!(plain.granted.iter().all(told));
+        let last = SHARDS - 1;
+        held.into_iter().for_each(|permit| gate.release(last, permit, &mut wakes));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
+use super::slots::Slots;
 use crate::base::units::EngineId;
 use crate::config::checked::DecodeCorrection;
 use crate::fleet::learn::correction;
@@ -17,7 +18,7 @@ use crate::fleet::learn::lengths;
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Learned {
-    speeds: Box<[CachePadded<Speed>]>,
+    speeds: Slots<CachePadded<Speed>>,
     lengths: Box<[Bucket]>,
 }
 
@@ -72,18 +73,32 @@ pub struct Length {
 impl Learned {
     pub fn new(engines: usize) -> Self {
         Learned {
-            speeds: (0..engines)
-                .map(|_| CachePadded::new(Speed::new()))
-                .collect(),
+            speeds: Slots::new(engines, |_| CachePadded::new(Speed::new())),
             lengths: (0..lengths::BUCKETS).map(|_| Bucket::new()).collect(),
         }
+    }
+
+    /// Room for so many engines.
+    pub fn grow(&self, engines: usize) {
+        self.speeds
+            .grow(engines, |_| CachePadded::new(Speed::new()));
+    }
+
+    /// Nothing is known of `engine` any more, which is another one from now on.
+    pub fn forget(&self, engine: EngineId) {
+        let speed = &self.speeds[engine];
+        speed.samples.store(0, Relaxed);
+        speed.recalled.store(0, Relaxed);
+        speed.sum.store(0, Relaxed);
+        speed.value.store(1f64.to_bits(), Relaxed);
+        self.judge(engine, &Judged::default());
     }
 
     // ── pace ──
 
     /// Takes a ratio of live to profiled interval; the correction to work with from now on.
     pub fn pace(&self, engine: EngineId, rules: &DecodeCorrection, ratio: f64) -> f64 {
-        let speed = &self.speeds[engine.index()];
+        let speed = &self.speeds[engine];
         let seen = speed.samples.fetch_add(1, Relaxed);
         // A ratio is at most a hundred, so this wraps after 10^11 samples: never.
         speed.sum.fetch_add((ratio * MILLION) as u64, Relaxed);
@@ -96,7 +111,7 @@ impl Learned {
 
     /// A window without samples is over; the correction to work with from now on.
     pub fn fade(&self, engine: EngineId, rules: &DecodeCorrection) -> f64 {
-        let speed = &self.speeds[engine.index()];
+        let speed = &self.speeds[engine];
         let value = correction::fade(rules, f64::from_bits(speed.value.load(Relaxed)));
         speed.value.store(value.to_bits(), Relaxed);
         let seen = speed.samples.load(Relaxed) + speed.recalled.load(Relaxed);
@@ -105,7 +120,7 @@ impl Learned {
 
     /// What an earlier life of this router had learned, before any sample of this one; the correction to work with from now on.
     pub fn recall(&self, engine: EngineId, rules: &DecodeCorrection, correction: f64) -> f64 {
-        let speed = &self.speeds[engine.index()];
+        let speed = &self.speeds[engine];
         let (seen, value) = correction::recalled(rules, correction);
         speed.value.store(value.to_bits(), Relaxed);
         speed.recalled.store(seen, Relaxed);
@@ -113,7 +128,7 @@ impl Learned {
     }
 
     pub fn heard(&self, engine: EngineId) -> Heard {
-        let speed = &self.speeds[engine.index()];
+        let speed = &self.speeds[engine];
         Heard {
             samples: speed.samples.load(Relaxed),
             sum: speed.sum.load(Relaxed) as f64 / MILLION,
@@ -121,7 +136,7 @@ impl Learned {
     }
 
     pub fn judge(&self, engine: EngineId, judged: &Judged) {
-        let to = &self.speeds[engine.index()].judged;
+        let to = &self.speeds[engine].judged;
         let bits = |value: Option<f64>| value.unwrap_or(f64::NAN).to_bits();
         to.health.store(judged.health.index() as u8, Relaxed);
         to.score.store(bits(judged.score), Relaxed);
@@ -132,7 +147,7 @@ impl Learned {
     }
 
     pub fn judged(&self, engine: EngineId) -> Judged {
-        let from = &self.speeds[engine.index()].judged;
+        let from = &self.speeds[engine].judged;
         let value = |bits: &AtomicU64| {
             let value = f64::from_bits(bits.load(Relaxed));
             Some(value).filter(|value| !value.is_nan())

@@ -25,6 +25,11 @@ impl Memory {
         }
     }
 
+    /// Another fleet: room for what its engines hold.
+    pub fn follow(&mut self, held: Vec<u16>) {
+        self.held = held;
+    }
+
     /// For a prompt; with what room the last one left.
     pub fn take(&mut self) -> Prefix {
         self.spare.pop().unwrap_or_default()
@@ -41,7 +46,8 @@ impl Memory {
 impl Shard {
     /// What of a prompt of so many tokens engines are believed to hold: into what the last look saw.
     pub fn recall(&mut self, prefix: &Prefix, prompt_tokens: u64, now: Instant) {
-        let Some(prefixes) = &self.shared.prefixes else {
+        // As `prefixes`, of one part of this shard while another is written to.
+        let Some(prefixes) = self.shared.prefixes().filter(|_| self.is_priced) else {
             return;
         };
         prefixes.recall(prefix.blocks(), now, &mut self.memory.held);

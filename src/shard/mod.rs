@@ -22,11 +22,15 @@ pub mod learned;
 
 pub mod memory;
 
+pub mod next;
+
 pub mod orphans;
 
 pub mod prefix;
 
 pub mod rooms;
+
+pub mod slots;
 
 mod sync;
 
@@ -48,7 +52,7 @@ use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg, Phase, ShardId};
 use crate::config::checked;
-use crate::config::topology::{EngineView, Snapshot};
+use crate::config::topology::Snapshot;
 use crate::fleet::breaker::FaultClass;
 use crate::fleet::pick::{Candidate, Rank};
 use crate::fleet::price;
@@ -63,14 +67,19 @@ use board::Reservation;
 use counters::Counter;
 use memory::Memory;
 use orphans::Orphans;
+use prefix::Prefixes;
 use rooms::Rooms;
 pub use shared::Shared;
 use waits::Waits;
 
+/// A shard's own copy of a snapshot, which its exchanges share: on its own memory node, and nobody else counts who holds it.
+pub type Plan = Arc<Snapshot>;
+
 /// One core's state.
 pub struct Shard {
     pub id: ShardId,
-    pub snapshot: Arc<Snapshot>,
+    /// Of now; exchanges keep that of when they arrived.
+    pub snapshot: Plan,
     pub shared: Arc<Shared>,
     pub ledger: Arc<ShardLedger>,
     pub times: Arc<ShardTimes>,
@@ -84,6 +93,8 @@ pub struct Shard {
     pub journal: Option<journal::Journal>,
     /// By engine.
     fleet: Vec<Candidate>,
+    /// Each engine has a profile, so that prompts have prices.
+    is_priced: bool,
     waits: Waits,
     buffers: Vec<Vec<u8>>,
     orphans: Orphans,
@@ -132,8 +143,9 @@ impl Shard {
         let engines = snapshot.engines.len();
         Shard {
             id,
-            fleet: candidates(&snapshot),
-            snapshot,
+            fleet: next::candidates(&snapshot),
+            is_priced: snapshot.is_profiled(),
+            snapshot: next::own(&snapshot),
             shared,
             ledger,
             times,
@@ -189,7 +201,7 @@ impl Shard {
     /// How engines are ranked for the next placement.
     pub fn rank(&mut self, ask: price::Ask) -> Rank {
         match self.snapshot.fleet.serving.placement {
-            checked::Placement::Price if self.snapshot.is_profiled() => Rank::Price(ask),
+            checked::Placement::Price if self.is_priced => Rank::Price(ask),
             checked::Placement::RoundRobin => {
                 self.turn += 1;
                 Rank::RoundRobin(self.turn - 1)
@@ -206,6 +218,16 @@ impl Shard {
     pub fn any_available(&self) -> bool {
         let mut engines = self.snapshot.engines.iter();
         engines.any(|e| self.shared.board.line(e.id).available())
+    }
+
+    /// Whether prompts have prices: each engine has a profile.
+    pub fn is_priced(&self) -> bool {
+        self.is_priced
+    }
+
+    /// Who lately read which prompts; `None` where nothing is priced.
+    pub fn prefixes(&self) -> Option<&Prefixes> {
+        self.shared.prefixes().filter(|_| self.is_priced)
     }
 
     /// Head and body of a leg, as they go on the wire. No client field passes but the forwarded ones.
@@ -267,7 +289,7 @@ impl Shard {
 
     pub fn health(&self) -> HealthView<'static> {
         let one_leg = self.snapshot.fleet.engine.dialect == checked::Dialect::Openai;
-        let engines = self.snapshot.engines.iter().map(|engine| {
+        let engines = self.snapshot.present().map(|engine| {
             (
                 engine.role,
                 engine.pin,
@@ -373,30 +395,4 @@ impl Shard {
             tx.add(Cell::SloMet, u64::from(slo_met));
         });
     }
-}
-
-/// The fleet before anything is known of it.
-fn candidates(snapshot: &Snapshot) -> Vec<Candidate> {
-    let mut by_iid: Vec<&EngineView> = snapshot.engines.iter().collect();
-    by_iid.sort_by(|a, b| a.iid.cmp(&b.iid));
-    let mut orders = vec![0; by_iid.len()];
-    // A fleet has at most 4096 engines.
-    (0u16..)
-        .zip(by_iid)
-        .for_each(|(n, engine)| orders[engine.id.index()] = n);
-    let candidate = |engine: &EngineView| Candidate {
-        id: engine.id,
-        order: orders[engine.id.index()],
-        role: engine.role,
-        pin: engine.pin,
-        curves: engine.profile.as_ref().map(|profile| profile.curves),
-        available: true,
-        outstanding_tokens: 0,
-        load: price::Load::default(),
-        correction: 1.0,
-        penalty_s: 0.0,
-        cached_tokens: 0,
-        remembered_tokens: 0,
-    };
-    snapshot.engines.iter().map(candidate).collect()
 }

@@ -24,16 +24,20 @@
 //! held (`cached_tokens`), that over what was remembered is learned, for each engine and for the fleet; what is remembered of an
 //! engine counts by its share, of one that has not told by the fleet's.
 //!
-//! Owns atomics only. Invariant: its memory is that of the start.
+//! Owns atomics only. Invariant: the table is that of the start; a reload only adds clocks.
+
+mod clock;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use self::clock::{Clock, Trust, capacity};
+use super::slots::Slots;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::config::topology::Snapshot;
@@ -50,7 +54,7 @@ pub const TABLE_BYTES_MAX: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Prefixes {
     buckets: Box<[Bucket]>,
-    clocks: Box<[CachePadded<Clock>]>,
+    clocks: Slots<CachePadded<Clock>>,
     /// The bucket that is cleared next.
     swept: CachePadded<AtomicUsize>,
     trust: CachePadded<Trust>,
@@ -60,20 +64,6 @@ pub struct Prefixes {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Bucket([AtomicU64; WAYS]);
-
-/// One engine's.
-#[derive(Debug)]
-struct Clock {
-    /// Tokens that it read, as far as this router knows, and what its deaths count for.
-    tokens: AtomicU64,
-    capacity_tokens: u64,
-    steps_per_token: f64,
-    trust: Trust,
-}
-
-/// Bits of an `f32`: what was held of what was remembered; not a number before anyone told.
-#[derive(Debug)]
-struct Trust(AtomicU32);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry(u64);
@@ -101,8 +91,7 @@ impl Prefixes {
         if !snapshot.is_profiled() {
             return None;
         }
-        let profiles = snapshot.engines.iter().filter_map(|e| e.profile.as_ref());
-        let capacities: Vec<u64> = profiles.map(|p| p.curves.kv_capacity_tokens).collect();
+        let capacities: Vec<u64> = snapshot.engines.iter().map(capacity).collect();
         let block_tokens = BLOCK_BYTES as f64 / snapshot.fleet.engine.chars_per_token;
         Some(Prefixes::of(&capacities, block_tokens, salt))
     }
@@ -114,23 +103,29 @@ impl Prefixes {
         let most = TABLE_BYTES_MAX / size_of::<Bucket>();
         // A huge figure becomes the highest number, and then the bound.
         let buckets = (buckets as usize).clamp(BUCKETS_MIN, most);
-        let clock = |capacity: &u64| {
-            CachePadded::new(Clock {
-                tokens: AtomicU64::new(0),
-                capacity_tokens: *capacity,
-                steps_per_token: LIFE as f64 / (*capacity).max(1) as f64,
-                trust: Trust::new(),
-            })
-        };
+        let clock = |n: usize| Clock::new(capacities.get(n).copied().unwrap_or(1));
         let bucket = |_| Bucket([const { AtomicU64::new(0) }; WAYS]);
         Prefixes {
             buckets: (0..buckets.next_power_of_two().min(most))
                 .map(bucket)
                 .collect(),
-            clocks: capacities.iter().map(clock).collect(),
+            clocks: Slots::new(capacities.len(), clock),
             swept: CachePadded::new(AtomicUsize::new(0)),
             trust: CachePadded::new(Trust::new()),
             salt,
+        }
+    }
+
+    /// Engines have come, or were measured anew; what the table remembers of those in `anew` was of others.
+    pub fn follow(&self, snapshot: &Snapshot, anew: &[EngineId]) {
+        self.clocks.grow(snapshot.engines.len(), |_| Clock::new(1));
+        for engine in snapshot.present() {
+            let clock = &self.clocks[engine.id];
+            let is_new = anew.contains(&engine.id);
+            clock.measure(capacity(engine), if is_new { 2 * LIFE } else { 0 });
+            if is_new {
+                clock.trust.forget();
+            }
         }
     }
 
@@ -164,7 +159,7 @@ impl Prefixes {
         let Some(clock) = self.clocks.get(engine.index()) else {
             return;
         };
-        clock.advance(new_tokens.min(clock.capacity_tokens));
+        clock.advance(new_tokens.min(clock.capacity()));
         let stamp = clock.steps(now);
         for blocks in blocks.chunks(AHEAD) {
             for (hash, first) in blocks.iter().zip(self.firsts(blocks)) {
@@ -194,7 +189,7 @@ impl Prefixes {
     /// The engine was seen dead: its cache is gone.
     pub fn forget(&self, engine: EngineId) {
         if let Some(clock) = self.clocks.get(engine.index()) {
-            clock.advance(2 * clock.capacity_tokens);
+            clock.advance(2 * clock.capacity());
         }
     }
 
@@ -279,41 +274,6 @@ impl Prefixes {
 
     fn bucket(&self, hash: u64) -> &Bucket {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
-    }
-}
-
-impl Trust {
-    fn new() -> Self {
-        Trust(AtomicU32::new(f32::NAN.to_bits()))
-    }
-
-    fn share(&self) -> Option<f64> {
-        let share = f32::from_bits(self.0.load(Relaxed));
-        (!share.is_nan()).then_some(f64::from(share))
-    }
-
-    /// Two at once may lose one of them: it is an average.
-    fn learn(&self, share: f32) {
-        const ALPHA: f32 = 0.2;
-        let old = f32::from_bits(self.0.load(Relaxed));
-        let new = if old.is_nan() {
-            share
-        } else {
-            old + ALPHA * (share - old)
-        };
-        self.0.store(new.to_bits(), Relaxed);
-    }
-}
-
-impl Clock {
-    fn advance(&self, tokens: u64) {
-        self.tokens.fetch_add(tokens, Relaxed);
-    }
-
-    fn steps(&self, now: Instant) -> u64 {
-        const STEP_NS: u64 = FORGOTTEN_AFTER.as_nanos() as u64 / LIFE;
-        let read = self.tokens.load(Relaxed) as f64 * self.steps_per_token;
-        (read as u64).wrapping_add(now.nanos() / STEP_NS) & STAMP_MASK
     }
 }
 

@@ -1,11 +1,11 @@
 //! The memory that the shards of a router share: the board, the gates, the addresses, the counts of connections, what was learned, the
 //! retry credits and the standing. All atomics.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 
 use super::addresses::Addresses;
 use super::board::{Board, Phase};
@@ -14,12 +14,14 @@ use super::connections::Connections;
 use super::gate::Gate;
 use super::learned::Learned;
 use super::prefix::Prefixes;
+use super::slots::Slots;
+use super::waits::Awaited;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::config::ApiKeys;
 use crate::config::checked::PhaseLimit;
-use crate::config::topology::{EngineView, Snapshot};
+use crate::config::topology::Snapshot;
 use crate::metrics::standing::{self, Standing};
 use crate::wire::prefix::Salt;
 
@@ -34,8 +36,8 @@ pub struct Shared {
     pub retained: Gate,
     /// Requests in flight past admission.
     pub seats: Gate,
-    /// Places in the phases of each engine, where they are bounded.
-    pub phases: Box<[[Option<Gate>; Phase::COUNT]]>,
+    /// Places in the phases of each engine, where they are or were bounded.
+    phases: Slots<[OnceLock<Gate>; Phase::COUNT]>,
     pub retries: Credits,
     /// From the dispatch of a decode leg to its first token, smoothed: nanoseconds, 0 at the start.
     handoff_ns: AtomicU64,
@@ -45,80 +47,182 @@ pub struct Shared {
     /// Why it is what it is, in words for operators.
     why: ArcSwapOption<String>,
     /// Pairs of engines that have completed a handoff: row producer, column consumer.
-    met: Box<[AtomicBool]>,
-    /// Which engines lately read which prompts; `None` where nothing is priced.
-    pub prefixes: Option<Prefixes>,
-    /// What clients are let in by; `None` where nobody is asked.
-    api_keys: Option<ArcSwap<ApiKeys>>,
+    met: Slots<Met>,
+    /// Which engines lately read which prompts; from when something is priced on.
+    prefixes: OnceLock<Prefixes>,
+    salt: Salt,
+    /// What clients are let in by; `None` where nobody is asked, as the flag says.
+    api_keys: ArcSwapOption<ApiKeys>,
+    asks_for_keys: AtomicBool,
+    shards: usize,
 }
+
+/// A bit for each engine.
+#[derive(Debug)]
+struct Met([AtomicU64; 64]);
 
 impl Shared {
     pub fn new(snapshot: &Snapshot, shards: usize) -> Self {
         let serving = &snapshot.fleet.serving;
         let engines = snapshot.engines.len();
-        let gate = |max: usize| Gate::new(max, shards, usize::MAX);
-        let phases = |engine: &EngineView| {
-            let decodes = match (serving.decode_concurrency, &engine.profile) {
-                (PhaseLimit::Unset, Some(profile)) if snapshot.is_predictive() => {
-                    usize::try_from(profile.curves.decode_max_requests).ok()
-                }
-                (limit, _) => limit.max(),
-            };
-            [
-                serving.prefill_concurrency.max().map(gate),
-                decodes.map(gate),
-            ]
-        };
-        Shared {
+        let shared = Shared {
             board: Board::new(engines),
             addresses: Addresses::new(snapshot),
             connections: Connections::new(shards),
             learned: Learned::new(engines),
             retained: Gate::new(serving.max_retained, shards, 0),
             seats: Gate::new(serving.max_connections, shards, serving.queue_capacity),
-            phases: snapshot.engines.iter().map(phases).collect(),
+            phases: Slots::new(engines, |_| Default::default()),
             handoff_ns: AtomicU64::new(0),
             handoff_at: AtomicU64::new(0),
             retries: Credits::new(serving.retry_budget),
             standing: standing::Gate::new(),
             why: ArcSwapOption::empty(),
-            met: (0..engines * engines)
-                .map(|_| AtomicBool::new(false))
-                .collect(),
-            prefixes: Prefixes::new(snapshot, Salt::new(&mut Prng::new(0))),
-            api_keys: None,
-        }
+            met: Slots::new(engines, |_| Met::default()),
+            prefixes: OnceLock::new(),
+            salt: Salt::new(&mut Prng::new(0)),
+            api_keys: ArcSwapOption::empty(),
+            asks_for_keys: AtomicBool::new(false),
+            shards,
+        };
+        shared.bound_phases(snapshot, &mut Vec::new());
+        shared.remember_prompts(snapshot, &[]);
+        shared
     }
 
     /// Prompts are hashed with words that `prng` draws: outside of tests, with chance that nobody knows.
     pub fn salted(mut self, snapshot: &Snapshot, prng: &mut Prng) -> Self {
-        self.prefixes = Prefixes::new(snapshot, Salt::new(prng));
+        self.salt = Salt::new(prng);
+        self.prefixes = OnceLock::new();
+        self.remember_prompts(snapshot, &[]);
         self
     }
 
     /// Clients need one of these keys.
-    pub fn with_api_keys(mut self, keys: Option<ApiKeys>) -> Self {
-        self.api_keys = keys.map(ArcSwap::from_pointee);
+    pub fn with_api_keys(self, keys: Option<ApiKeys>) -> Self {
+        self.replace_api_keys(keys);
         self
     }
 
+    // ── another fleet ──
+
+    /// Room for so many engines.
+    pub fn grow(&self, engines: usize) {
+        self.board.grow(engines);
+        self.addresses.grow(engines);
+        self.learned.grow(engines);
+        self.phases.grow(engines, |_| Default::default());
+        self.met.grow(engines, |_| Met::default());
+    }
+
+    /// Whether nothing that requests have put there is left of an engine.
+    pub fn is_at_rest(&self, engine: EngineId) -> bool {
+        let gates = self.phases[engine].iter().filter_map(OnceLock::get);
+        let mut gates = gates.map(|gate| gate.held() as usize + gate.waiting());
+        self.board.line(engine).is_at_rest() && gates.all(|inside| inside == 0)
+    }
+
+    /// `snapshot` from now on, in which `added` are new: their lines begin anew, and no work goes there yet. `wakes` gets the shards that
+    /// were granted something by higher limits.
+    pub fn follow(
+        &self,
+        snapshot: &Snapshot,
+        added: &[EngineId],
+        wakes: &mut Vec<(usize, Awaited)>,
+    ) {
+        let serving = &snapshot.fleet.serving;
+        for engine in added {
+            self.board.line(*engine).begin_anew();
+            self.learned.forget(*engine);
+            self.forget_pairs(*engine);
+            let addrs = snapshot.engines[engine.index()].addrs.clone();
+            self.addresses.publish(*engine, addrs);
+        }
+        let mut seats = Vec::new();
+        self.seats.set_room(serving.queue_capacity);
+        self.seats.set_limit(serving.max_connections, &mut seats);
+        wakes.extend(seats.into_iter().map(|shard| (shard, Awaited::Seat)));
+        // Nobody waits for this one.
+        let limit = serving.max_retained;
+        self.retained.set_limit(limit, &mut Vec::new());
+        self.bound_phases(snapshot, wakes);
+        self.retries.set_most(serving.retry_budget);
+        self.remember_prompts(snapshot, added);
+    }
+
+    /// Each phase of each engine has the bound that the fleet gives it. One that had a bound and has none keeps a gate that is always
+    /// open, so that those inside are counted.
+    fn bound_phases(&self, snapshot: &Snapshot, wakes: &mut Vec<(usize, Awaited)>) {
+        let serving = &snapshot.fleet.serving;
+        for engine in snapshot.present() {
+            let decodes = match (serving.decode_concurrency, &engine.profile) {
+                (PhaseLimit::Unset, Some(profile)) if snapshot.is_predictive() => {
+                    usize::try_from(profile.curves.decode_max_requests).ok()
+                }
+                (limit, _) => limit.max(),
+            };
+            let bounds = [
+                (Phase::Prefill, serving.prefill_concurrency.max()),
+                (Phase::Decode, decodes),
+            ];
+            for (phase, bound) in bounds {
+                let place = &self.phases[engine.id][phase as usize];
+                let Some(gate) = place.get() else {
+                    if let Some(most) = bound {
+                        place.get_or_init(|| Gate::new(most, self.shards, usize::MAX));
+                    }
+                    continue;
+                };
+                let mut granted = Vec::new();
+                gate.set_limit(bound.unwrap_or(usize::MAX), &mut granted);
+                let line = Awaited::Phase(engine.id, phase);
+                wakes.extend(granted.into_iter().map(|shard| (shard, line)));
+            }
+        }
+    }
+
+    fn remember_prompts(&self, snapshot: &Snapshot, added: &[EngineId]) {
+        match self.prefixes.get() {
+            Some(prefixes) => prefixes.follow(snapshot, added),
+            None => {
+                if let Some(prefixes) = Prefixes::new(snapshot, self.salt.clone()) {
+                    self.prefixes.get_or_init(|| prefixes);
+                }
+            }
+        }
+    }
+
+    pub fn prefixes(&self) -> Option<&Prefixes> {
+        self.prefixes.get()
+    }
+
+    /// The gate of a phase of an engine; `None` where that never had a bound.
+    pub fn phase(&self, engine: EngineId, phase: Phase) -> Option<&Gate> {
+        self.phases[engine][phase as usize].get()
+    }
+
+    // ── keys ──
+
     pub fn has_api_keys(&self) -> bool {
-        self.api_keys.is_some()
+        self.asks_for_keys.load(Ordering::Acquire)
     }
 
     /// Whether `bearer` opens `/v1/*`.
     pub fn lets_in(&self, bearer: Option<&[u8]>) -> bool {
-        match &self.api_keys {
-            Some(keys) => bearer.is_some_and(|key| keys.load().open_to(key)),
+        if !self.has_api_keys() {
+            return true;
+        }
+        match &*self.api_keys.load() {
+            Some(keys) => bearer.is_some_and(|key| keys.open_to(key)),
             None => true,
         }
     }
 
-    /// From the next request on these keys are the ones. Where clients need none that stays so.
-    pub fn replace_api_keys(&self, keys: ApiKeys) {
-        if let Some(ours) = &self.api_keys {
-            ours.store(Arc::new(keys));
-        }
+    /// From the next request on these keys are the ones, or nobody is asked for any.
+    pub fn replace_api_keys(&self, keys: Option<ApiKeys>) {
+        let asks = keys.is_some();
+        self.api_keys.store(keys.map(Arc::new));
+        self.asks_for_keys.store(asks, Ordering::Release);
     }
 
     /// Where the shards run, one after the other.
@@ -175,13 +279,35 @@ impl Shared {
     }
 
     pub fn pair_has_met(&self, producer: EngineId, consumer: EngineId) -> bool {
-        self.met[producer.index() * self.board.len() + consumer.index()].load(Ordering::Relaxed)
+        let (row, bit) = self.met(producer, consumer);
+        row.load(Ordering::Relaxed) & bit != 0
     }
 
     pub fn pair_met(&self, producer: EngineId, consumer: EngineId) {
-        let met = &self.met[producer.index() * self.board.len() + consumer.index()];
-        if !met.load(Ordering::Relaxed) {
-            met.store(true, Ordering::Relaxed);
+        let (row, bit) = self.met(producer, consumer);
+        if row.load(Ordering::Relaxed) & bit == 0 {
+            row.fetch_or(bit, Ordering::Relaxed);
         }
+    }
+
+    fn met(&self, producer: EngineId, consumer: EngineId) -> (&AtomicU64, u64) {
+        let at = consumer.index();
+        (&self.met[producer].0[at / 64], 1 << (at % 64))
+    }
+
+    fn forget_pairs(&self, engine: EngineId) {
+        for row in &self.met[engine].0 {
+            row.store(0, Ordering::Relaxed);
+        }
+        for producer in self.met.iter() {
+            let at = engine.index();
+            producer.0[at / 64].fetch_and(!(1 << (at % 64)), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Met {
+    fn default() -> Self {
+        Met(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }

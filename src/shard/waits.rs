@@ -146,7 +146,7 @@ impl super::Shared {
     pub fn gate(&self, line: Awaited) -> Option<&Gate> {
         match line {
             Awaited::Seat => Some(&self.seats),
-            Awaited::Phase(engine, phase) => self.phases[engine.index()][phase as usize].as_ref(),
+            Awaited::Phase(engine, phase) => self.phase(engine, phase),
         }
     }
 }

@@ -18,16 +18,17 @@ pub struct Ward {
 
 impl Ward {
     pub fn new(snapshot: &Snapshot) -> Ward {
-        let recovery = &snapshot.fleet.recovery;
-        let rules = Rules {
-            eject_after: recovery.eject_after,
-            readmit_every: recovery.readmit_every,
-            quarantine: recovery.failure_quarantine.unwrap_or_default(),
-        };
         Ward {
-            rule: Breaker::new(rules, snapshot.engines.len()),
+            rule: Breaker::new(rules(snapshot), snapshot.engines.len()),
             looks: Vec::new(),
         }
+    }
+
+    /// Another fleet: nothing is known of those that are not here, or not the same, any more.
+    pub fn follow(&mut self, snapshot: &Snapshot, anew: impl Fn(&EngineView) -> bool) {
+        let engines = snapshot.engines.iter();
+        let forget = engines.map(|engine| !engine.is_here() || anew(engine));
+        self.rule.follow(rules(snapshot), forget);
     }
 
     /// One pass; what follows is added to `steps`.
@@ -40,7 +41,7 @@ impl Ward {
     ) {
         let begun = steps.len();
         let board = &state.board;
-        for engine in &snapshot.engines {
+        for engine in snapshot.present() {
             let at = engine.id.index();
             match (self.rule.out(at), board.line(engine.id).ejected_for()) {
                 // A shard saw that nothing gets through.
@@ -53,7 +54,8 @@ impl Ward {
         self.looks.clear();
         let look = |engine: &EngineView| Look {
             rows: board.line(engine.id).rows(),
-            held: board.line(engine.id).is_held(),
+            // Of those that left nothing is asked any more.
+            held: board.line(engine.id).is_held() || !engine.is_here(),
         };
         self.looks.extend(snapshot.engines.iter().map(look));
         self.rule.pass(now, &self.looks, steps);
@@ -102,13 +104,22 @@ impl Ward {
     }
 }
 
+fn rules(snapshot: &Snapshot) -> Rules {
+    let recovery = &snapshot.fleet.recovery;
+    Rules {
+        eject_after: recovery.eject_after,
+        readmit_every: recovery.readmit_every,
+        quarantine: recovery.failure_quarantine.unwrap_or_default(),
+    }
+}
+
 fn carry_out(snapshot: &Snapshot, state: &Shared, step: &Step) {
     let line = |engine: usize| state.board.line(snapshot.engines[engine].id);
     match *step {
         Step::Ask(..) => {}
         Step::Eject(engine, class) => {
             line(engine).eject(class);
-            if let Some(prefixes) = &state.prefixes {
+            if let Some(prefixes) = state.prefixes() {
                 prefixes.forget(snapshot.engines[engine].id);
             }
         }
@@ -127,7 +138,7 @@ pub fn well<'a>(
     but: EngineId,
 ) -> impl Iterator<Item = &'a EngineView> {
     let available = move |e: &&EngineView| e.id != but && state.board.line(e.id).available();
-    snapshot.engines.iter().filter(available)
+    snapshot.present().filter(available)
 }
 
 /// Whether others can do all that this engine does.

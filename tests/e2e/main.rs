@@ -28,6 +28,7 @@ mod learn;
 mod legs;
 mod lifecycle;
 mod queue;
+mod reload;
 mod serve;
 mod spread;
 mod states;

@@ -93,6 +93,8 @@ pub struct Fleet {
     pub file: Value,
     pub profiles: Value,
     pub sglang: bool,
+    /// Scripted engines that are there beside those of the file.
+    pub spare: usize,
     /// Further arguments of `serve`.
     pub args: Vec<String>,
     /// Further files beside the fleet's, which the fleet names as `@DIR/NAME`.
@@ -136,6 +138,7 @@ impl Fleet {
             }),
             profiles: Value::Null,
             sglang: false,
+            spare: 0,
             args: Vec::new(),
             files: Vec::new(),
             script: json!({}),
@@ -176,7 +179,11 @@ impl Fleet {
     /// How many scripted ones it takes.
     fn engines(&self) -> usize {
         let all = self.file["engines"].as_array().map_or(0, Vec::len);
-        if self.ports.is_empty() { all } else { 0 }
+        if self.ports.is_empty() {
+            all + self.spare
+        } else {
+            0
+        }
     }
 }
 
@@ -186,6 +193,7 @@ pub struct World {
     pub engines: Engines,
     child: Mutex<Child>,
     dir: PathBuf,
+    ports: Vec<u16>,
     said: Arc<Mutex<String>>,
     front: Option<Arc<Front>>,
 }
@@ -245,6 +253,7 @@ impl World {
             engines,
             child: Mutex::new(child),
             dir,
+            ports,
             said,
             front: fleet.front.clone(),
         };
@@ -327,6 +336,11 @@ impl World {
     /// Writes a file beside the fleet's.
     pub fn write(&self, name: &str, content: &str) {
         fs::write(self.dir.join(name), content).expect("a file");
+    }
+
+    /// Writes the fleet file anew, and its profiles.
+    pub fn rewrite(&self, fleet: &Fleet) {
+        write_fleet(&self.dir, fleet, &self.ports);
     }
 
     /// Reads a file beside the fleet's.

@@ -287,8 +287,7 @@ fn an_engine_that_died_is_no_home() {
     shared.board.line(EngineId(home as u16)).set_live(false);
     assert_eq!(sim.ask(0, &prompt, at(20.0)), other);
     shared
-        .prefixes
-        .as_ref()
+        .prefixes()
         .expect("it has profiles")
         .forget(EngineId(home as u16));
     shared.board.line(EngineId(home as u16)).set_live(true);

@@ -96,7 +96,9 @@ impl Asking {
             model: "m",
             aliases: &[],
         };
-        let mut exchange = Exchange::new(0, Route::Completions, [b'0'; 36], now, Instant::FAR);
+        let plan = Arc::new(snapshot(1, "price", 500_000));
+        let mut exchange =
+            Exchange::new(plan, 0, Route::Completions, [b'0'; 36], now, Instant::FAR);
         let checked = openai::check(Route::Completions, &body, &rules);
         exchange.request = Some(checked.expect("the body is a request"));
         exchange.body = body;

@@ -323,7 +323,8 @@ impl World {
         }
         let shared = &self.shared;
         assert_eq!((shared.seats.held(), shared.retained.held()), (0, 0));
-        let gates = shared.phases.iter().flatten().flatten();
+        let phase = |i| [Phase::Prefill, Phase::Decode].map(|p| shared.phase(engine_id(i), p));
+        let gates = (0..shared.board.len()).flat_map(phase).flatten();
         for gate in gates.chain([&shared.seats]) {
             assert_eq!((gate.held(), gate.waiting()), (0, 0));
         }

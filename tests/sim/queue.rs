@@ -68,9 +68,9 @@ fn check_gates(world: &mut World) {
     check_gate(world, Awaited::Seat, &shared.seats, seats);
     let capacity = world.plan.snapshot.fleet.serving.queue_capacity;
     assert!(shared.seats.waiting() <= capacity, "the queue is too long");
-    for (i, phases) in shared.phases.iter().enumerate() {
+    for i in 0..shared.board.len() {
         for phase in [Phase::Prefill, Phase::Decode] {
-            if let Some(gate) = &phases[phase as usize] {
+            if let Some(gate) = shared.phase(engine_id(i), phase) {
                 let inside = world.books.phases[i][phase as usize];
                 let line = Awaited::Phase(engine_id(i), phase);
                 check_gate(world, line, gate, inside);

@@ -171,12 +171,12 @@ fn quiet() -> Settings {
     Settings {
         admin_listen: None,
         admin_key: None,
-        api_keys_file: None,
+        again: None,
         seed: 1,
         signals: false,
         names: resolve::Names::default(),
         tls: None,
-        on_notice: Box::new(|_| ()),
+        on_notice: Box::new(|_, _| ()),
     }
 }
 

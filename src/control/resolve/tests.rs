@@ -40,7 +40,7 @@ fn settings(resolver: impl Resolver) -> Settings {
     Settings {
         admin_listen: None,
         admin_key: None,
-        api_keys_file: None,
+        again: None,
         seed: 1,
         signals: false,
         names: Names {
@@ -48,7 +48,7 @@ fn settings(resolver: impl Resolver) -> Settings {
             every: Duration::ZERO,
         },
         tls: None,
-        on_notice: Box::new(|_| ()),
+        on_notice: Box::new(|_, _| ()),
     }
 }
 

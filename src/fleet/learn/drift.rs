@@ -115,21 +115,29 @@ impl Drift {
         correction: &DecodeCorrection,
         roles: impl IntoIterator<Item = Role>,
     ) -> Self {
-        let watched = |role| Watched {
-            role,
-            judged: Judged::default(),
-            heard: Heard::default(),
-            lessons: 0,
-            lowest: f64::INFINITY,
-            on_trial: false,
-            windows_out: 0,
-            silent: 0,
-        };
         Drift {
             rules: rules.clone(),
             bounds: (correction.min, correction.max),
-            engines: roles.into_iter().map(watched).collect(),
+            engines: roles.into_iter().map(Watched::new).collect(),
             opened: None,
+        }
+    }
+
+    /// Other rules, and as many engines as are said: the role of each, and whether nothing is known of it from now on.
+    pub fn follow(
+        &mut self,
+        rules: &HealthRules,
+        correction: &DecodeCorrection,
+        engines: impl IntoIterator<Item = (Role, bool)>,
+    ) {
+        self.rules = rules.clone();
+        self.bounds = (correction.min, correction.max);
+        for (i, (role, forget)) in engines.into_iter().enumerate() {
+            match self.engines.get_mut(i) {
+                Some(watched) if !forget => watched.role = role,
+                Some(watched) => *watched = Watched::new(role),
+                None => self.engines.push(Watched::new(role)),
+            }
         }
     }
 
@@ -289,6 +297,19 @@ impl Drift {
 }
 
 impl Watched {
+    fn new(role: Role) -> Watched {
+        Watched {
+            role,
+            judged: Judged::default(),
+            heard: Heard::default(),
+            lessons: 0,
+            lowest: f64::INFINITY,
+            on_trial: false,
+            windows_out: 0,
+            silent: 0,
+        }
+    }
+
     /// Of the window that ends; `None` when it had too few samples.
     fn score(&mut self, heard: Heard, samples_min: u32) -> Option<f64> {
         let before = std::mem::replace(&mut self.heard, heard);

@@ -47,12 +47,12 @@ impl World {
 
         let waits = exchange.is_some_and(|x| x.place_in_line.is_some());
         assert_eq!(self.shard.lines().len(), usize::from(waits));
-        for (i, phases) in shared.phases.iter().enumerate() {
+        for i in 0..shared.board.len() {
             for phase in [Phase::Prefill, Phase::Decode] {
-                let Some(gate) = &phases[phase as usize] else {
+                let engine = EngineId(i as u16);
+                let Some(gate) = shared.phase(engine, phase) else {
                     continue;
                 };
-                let engine = EngineId(i as u16);
                 let own = exchange.is_some_and(|x| x.is_in_phase(engine, phase));
                 let others = elsewhere(Some(Awaited::Phase(engine, phase)));
                 assert_eq!(gate.held(), others as u64 + u64::from(own));

@@ -59,6 +59,8 @@ mod flag {
     pub const EVICTED: u8 = 4;
     /// Operators want it to empty.
     pub const HELD: u8 = 8;
+    /// It is not of the fleet, or not on all shards yet.
+    pub const AWAY: u8 = 16;
 }
 
 impl Line {
@@ -85,6 +87,26 @@ impl Line {
             ejected_for: AtomicU8::new(0),
             handoffs: AtomicU32::new(0),
         }
+    }
+
+    /// For an engine that comes: as at the start, but that no work goes there yet. Nothing may be at work here.
+    pub fn begin_anew(&self) {
+        debug_assert!(self.is_at_rest(), "the engine before has work");
+        self.correction.store(1f32.to_bits(), Ordering::Relaxed);
+        self.out.store(flag::AWAY, Ordering::Relaxed);
+        for mark in [&self.on_probation, &self.tokenize_missing, &self.tls_failed] {
+            mark.store(false, Ordering::Relaxed);
+        }
+        for count in &self.faults {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.prefill_mark.store(0, Ordering::Relaxed);
+        self.forgive();
+    }
+
+    /// Nothing that requests have put here is left.
+    pub fn is_at_rest(&self) -> bool {
+        self.resident() == 0 && self.outstanding_tokens() == 0
     }
 
     /// Tokens of both phases that this router has outstanding there.
@@ -248,6 +270,15 @@ impl Line {
 
     pub fn set_held(&self, held: bool) {
         self.set(flag::HELD, held);
+    }
+
+    /// It left the fleet, or has not come yet.
+    pub fn is_away(&self) -> bool {
+        self.has(flag::AWAY)
+    }
+
+    pub fn set_away(&self, away: bool) {
+        self.set(flag::AWAY, away);
     }
 
     pub fn set_live(&self, live: bool) {
