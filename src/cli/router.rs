@@ -111,12 +111,8 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let (tell, told) = mpsc::channel(LETTERS_MAX * count);
     settings.again = plan.again.map(|read| again(read, &mail, told));
     let control = control::start(Arc::new(control), settings).map_err(Failure::failed)?;
-    let port: Arc<dyn ControlPort> = Arc::new(Port::new(
-        control.asker(),
-        mail.clone(),
-        tell,
-        control.now(),
-    ));
+    let port = Port::new(control.asker(), mail.clone(), tell, control.now());
+    let port: Arc<dyn ControlPort> = Arc::new(port);
 
     let shards = boot::run_shards(&places, driver, |place| {
         let index = place.shard.index();

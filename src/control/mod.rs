@@ -7,6 +7,8 @@
 
 pub mod admin;
 
+mod asks;
+
 mod breakers;
 
 mod check;
@@ -55,6 +57,7 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use tokio::sync::{mpsc, watch};
 
+pub use self::asks::{Ask, Asker, Reply};
 pub use self::settings::Settings;
 use crate::base::limits;
 use crate::base::prng::Prng;
@@ -65,8 +68,8 @@ use crate::config::topology::{self, Snapshot};
 use crate::metrics::histogram::{ShardTimes, Times};
 use crate::metrics::ledger::{Counts, ShardLedger};
 use crate::metrics::picture::{AdmissionMode, Picture, ShardView};
-use crate::metrics::standing::{self, Answer, HealthView};
-use crate::shard::{self, ControlRequest};
+use crate::metrics::standing::{self, HealthView};
+use crate::shard;
 
 /// What control reads of the router, and the few flags of it that it writes. Each reload makes another one, which differs in the fleet
 /// alone: whoever goes on for longer than a moment looks for the one of now ([`Now`]).
@@ -196,47 +199,6 @@ impl ShardFacts {
     }
 }
 
-/// An admin request that came in on a data port, and the way back.
-pub struct Ask {
-    pub request: ControlRequest,
-    pub reply: Reply,
-}
-
-/// Brings the answer back: called exactly once, on the control thread, with 503 when the ask is dropped unanswered.
-pub struct Reply(Option<Box<dyn FnOnce(Answer) + Send>>);
-
-impl Reply {
-    pub fn new(send: impl FnOnce(Answer) + Send + 'static) -> Reply {
-        Reply(Some(Box::new(send)))
-    }
-
-    fn send(mut self, answer: Answer) {
-        if let Some(send) = self.0.take() {
-            send(answer);
-        }
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if let Some(send) = self.0.take() {
-            send(admin::busy());
-        }
-    }
-}
-
-/// A shard's way to ask. Cheap to clone; never blocks.
-#[derive(Clone)]
-pub struct Asker(mpsc::Sender<Ask>);
-
-impl Asker {
-    /// When the control thread is behind or gone, the reply is called at once with 503.
-    pub fn ask(&self, ask: Ask) {
-        // Dropping a refused ask answers it.
-        drop(self.0.try_send(ask));
-    }
-}
-
 /// The running control thread. Dropping it stops the thread as well, without waiting.
 pub struct Handle {
     /// Where the admin routes are, when `admin_listen` is set.
@@ -305,7 +267,7 @@ pub fn start(shared: Arc<Shared>, mut settings: Settings) -> io::Result<Handle> 
     Ok(Handle {
         admin_address,
         now,
-        asks: Asker(asks),
+        asks: Asker::new(asks),
         stop,
         thread,
     })

@@ -12,7 +12,8 @@ use crate::base::units::EngineId;
 use crate::config::AdminKey;
 use crate::config::{Format, parse};
 use crate::metrics::outcome::{End, RejectReason};
-use crate::metrics::standing::Standing;
+use crate::metrics::standing::{Answer, Standing};
+use crate::shard::ControlRequest;
 use crate::wire::h1::head::Method;
 
 /// Long enough for any machine; no test waits for it unless it fails.
@@ -203,7 +204,7 @@ fn shards_ask_for_what_they_do_not_render() {
 #[test]
 fn a_stuck_control_thread_blocks_no_shard() {
     let (asks, mut stuck) = mpsc::channel(1);
-    let asker = Asker(asks);
+    let asker = Asker::new(asks);
     let (send, answered) = channel();
     for number in 0..2 {
         let send = send.clone();
