@@ -183,7 +183,8 @@ impl Reloader {
         }
         let asked = Step::Survey(free.clone().into());
         let busy = again.all_ready(self.round, asked).await?;
-        free.retain(|engine| !busy.contains(engine));
+        // What moved from one count to another in between is seen by the second look.
+        free.retain(|engine| !busy.contains(engine) && old.state.is_at_rest(*engine));
         Ok(free)
     }
 
@@ -216,15 +217,15 @@ impl Reloader {
         ready.map(|_| ())
     }
 
-    /// All are ready.
+    /// All are ready. Who comes may be given work before who leaves may not: at no moment is there nobody.
     async fn commit(&self, again: &mut Again, next: Shared, change: &Change) {
         let state = next.state.clone();
-        for engine in &change.removed {
-            state.board.line(*engine).set_away(true);
-        }
         let mut granted = Vec::new();
         state.follow(&next.snapshot, &change.added, &mut granted);
         next.forget(&change.added);
+        for engine in &change.added {
+            state.board.line(*engine).set_away(false);
+        }
         let all: Vec<usize> = (0..again.mail.len()).collect();
         again.send(self.round, &Step::Commit, &all).await;
         {
@@ -234,8 +235,10 @@ impl Reloader {
                 told.await;
             }
         }
-        for engine in &change.added {
-            state.board.line(*engine).set_away(false);
+        for engine in &change.removed {
+            state.board.line(*engine).set_away(true);
+            // Who waits there looks for another.
+            state.open_phases(*engine, &mut granted);
         }
         for (shard, line) in granted {
             // A full mailbox is no loss: each shard looks by itself, a little later.

@@ -18,7 +18,7 @@ use self::records::Records;
 use super::io::{ReadHalf, Rt, WriteHalf};
 use crate::base::limits;
 use crate::base::units::EngineId;
-use crate::config::topology::{EngineView, Snapshot};
+use crate::config::topology::{EngineView, Presence, Snapshot};
 
 mod records;
 
@@ -93,10 +93,12 @@ impl Roots {
 
     /// As the fleet says; `None` when no engine is https. An https engine that no certificate can be for is an error.
     pub fn of(snapshot: &Snapshot) -> io::Result<Option<Roots>> {
-        let mut https = snapshot.present().filter(|engine| engine.tls).peekable();
-        if https.peek().is_none() {
+        // Those that leave too: a leg that is placed there may have to connect.
+        let known = |engine: &&EngineView| engine.tls && engine.presence != Presence::Gone;
+        if !snapshot.engines.iter().any(|engine| known(&engine)) {
             return Ok(None);
         }
+        let mut https = snapshot.present().filter(|engine| engine.tls);
         if let Some(engine) = https.find(|engine| server_name(engine).is_none()) {
             let (iid, host) = (&engine.iid, &engine.host);
             let why = format!("engine {iid}: no certificate can be for the host `{host}`");

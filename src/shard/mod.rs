@@ -173,7 +173,9 @@ impl Shard {
         let penalty_s = penalty_s.as_secs_f64();
         for candidate in &mut self.fleet {
             let line = self.shared.board.line(candidate.id);
-            candidate.available = line.available();
+            // Its place may be another's already, whom this shard does not know yet.
+            let is_here = self.snapshot.engines[candidate.id.index()].is_here();
+            candidate.available = is_here && line.available();
             candidate.outstanding_tokens = line.outstanding_tokens();
             candidate.load = line.load(now);
             candidate.correction = line.correction();
@@ -216,7 +218,7 @@ impl Shard {
     }
 
     pub fn any_available(&self) -> bool {
-        let mut engines = self.snapshot.engines.iter();
+        let mut engines = self.snapshot.present();
         engines.any(|e| self.shared.board.line(e.id).available())
     }
 

@@ -181,6 +181,18 @@ impl Shared {
         }
     }
 
+    /// Nobody waits for the phases of an engine any more.
+    pub fn open_phases(&self, engine: EngineId, wakes: &mut Vec<(usize, Awaited)>) {
+        for phase in Phase::ALL {
+            if let Some(gate) = self.phase(engine, phase) {
+                let mut granted = Vec::new();
+                gate.set_limit(usize::MAX, &mut granted);
+                let line = Awaited::Phase(engine, phase);
+                wakes.extend(granted.into_iter().map(|shard| (shard, line)));
+            }
+        }
+    }
+
     fn remember_prompts(&self, snapshot: &Snapshot, added: &[EngineId]) {
         match self.prefixes.get() {
             Some(prefixes) => prefixes.follow(snapshot, added),

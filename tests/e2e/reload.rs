@@ -477,6 +477,13 @@ fn reloads_under_load_go_unnoticed() {
             with_engine(without_engine(fleet.clone(), "e0"), "e4", 4, "prefill"),
             with_engine(without_engine(bounded, "e2"), "e5", 5, "decode"),
             fleet.clone(),
+            // A whole role is another's: at no moment is there nobody.
+            with_engine(
+                without_engine(without_engine(fleet.clone(), "e2"), "e3"),
+                "e5",
+                5,
+                "decode",
+            ),
         ];
         let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
         let client = |stream: bool| {
