@@ -45,6 +45,11 @@ impl Judge {
     /// One pass, so long after the first.
     pub fn pass(&mut self, shared: &Shared, since_first: Duration) {
         let (board, learned) = (&shared.state.board, &shared.state.learned);
+        // It comes back as another process, of which nothing is known.
+        let held = |engine: &EngineView| board.line(engine.id).is_held();
+        if shared.snapshot.present().any(held) {
+            self.follow(shared, held);
+        }
         self.looks.clear();
         let all = shared.snapshot.engines.iter().map(|e| e.id);
         self.looks.extend(all.map(|id| Look {

@@ -27,6 +27,8 @@ pub mod judge;
 
 mod lifecycle;
 
+pub mod liveness;
+
 pub mod monitor;
 
 pub mod port;
@@ -247,8 +249,8 @@ pub fn start(shared: Arc<Shared>, mut settings: Settings) -> io::Result<Handle> 
     let life = move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            // One more, for the files that are read again.
-            .max_blocking_threads(limits::RESOLVERS_MAX + 1)
+            // Some more, for the files that are read and written: no lookup may keep them waiting.
+            .max_blocking_threads(limits::RESOLVERS_MAX + FILES_MAX)
             .build();
         match runtime {
             Ok(runtime) => {
@@ -366,6 +368,8 @@ fn named(e: io::Error, what: &str) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e}"))
 }
 
+/// Files at work at once: the state file, and those that are read again.
+const FILES_MAX: usize = 4;
 /// Asks that may wait for this thread; the next one is answered 503 at once.
 const ASKS_MAX: usize = 64;
 

@@ -5,6 +5,7 @@
 //! engine out, and one success brings it back. Breakers ([`Breakers`]) weigh what requests saw, in the same pass.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use super::breakers::Breakers;
 use super::causes::Cause;
 use super::judge::Judge;
+use super::liveness::{Liveness, News};
 use super::reach::{Miss, Question};
 use super::remember::{Keeper, Memory};
 use super::stages::{Failed, Stage, Streak, Verdict};
@@ -23,86 +25,6 @@ use crate::base::prng::Prng;
 use crate::base::time::Instant;
 use crate::config::topology::EngineView;
 use crate::runtime::socket;
-
-/// The rule. Engines count as live until they miss.
-#[derive(Debug)]
-pub struct Liveness {
-    every: u32,
-    misses_max: u32,
-    engines: Vec<Seen>,
-}
-
-/// What an answer, or none, changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// The live flag is set.
-    Live,
-    /// The live flag is cleared.
-    Dead,
-    /// It answers again, after too few misses to count as dead: it may have been restarted all the same.
-    Back,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    live: bool,
-    misses: u32,
-}
-
-impl Liveness {
-    /// `live`: what the board says now, in its order. A `misses_max` of 0 reads as 1.
-    pub fn new(live: impl IntoIterator<Item = bool>, every: u32, misses_max: u32) -> Liveness {
-        let engines = live
-            .into_iter()
-            .map(|live| Seen { live, misses: 0 })
-            .collect();
-        Liveness {
-            every,
-            misses_max: misses_max.max(1),
-            engines,
-        }
-    }
-
-    /// Other rules, and as many engines as are said, of which those with a true one count as live until they miss.
-    fn follow(&mut self, anew: impl IntoIterator<Item = bool>, every: u32, misses_max: u32) {
-        (self.every, self.misses_max) = (every, misses_max.max(1));
-        for (i, anew) in anew.into_iter().enumerate() {
-            let new = Seen {
-                live: true,
-                misses: 0,
-            };
-            match self.engines.get_mut(i) {
-                Some(seen) if anew => *seen = new,
-                Some(_) => {}
-                None => self.engines.push(new),
-            }
-        }
-    }
-
-    /// Whether this pass (counted from 0) asks.
-    pub fn due(&self, pass: u64) -> bool {
-        self.every != 0 && pass.is_multiple_of(u64::from(self.every))
-    }
-
-    /// Takes one engine's answer; `Some` when that is news.
-    pub fn observe(&mut self, engine: usize, answered: bool) -> Option<News> {
-        let seen = self.engines.get_mut(engine)?;
-        let missed = seen.misses > 0;
-        seen.misses = if answered {
-            0
-        } else {
-            seen.misses.saturating_add(1)
-        };
-        let live = answered || (seen.live && seen.misses < self.misses_max);
-        let was_live = std::mem::replace(&mut seen.live, live);
-        match (was_live, live) {
-            (false, true) => Some(News::Live),
-            (true, false) => Some(News::Dead),
-            (true, true) if answered && missed => Some(News::Back),
-            _ => None,
-        }
-    }
-}
 
 /// What goes on from pass to pass.
 struct Monitor {
@@ -165,6 +87,19 @@ pub async fn run(mut now: Now, (breakers, keeper): (Breakers, Option<Keeper>)) {
     }
 }
 
+async fn keep(
+    shared: &Shared,
+    breakers: &Breakers,
+    keeper: &mut Option<Keeper>,
+) -> Result<(), Failed> {
+    let Some(keeper) = keeper else { return Ok(()) };
+    let changes = shared.lifecycle.changes();
+    let memory = Memory::of(shared, |id| breakers.out(id));
+    let kept = keeper.pass(memory).await;
+    shared.lifecycle.tried(changes);
+    kept.map_err(|class| (Stage::StateFile, class))
+}
+
 fn ticks(shared: &Shared) -> Interval {
     let every = shared.snapshot.fleet.controller.monitor_interval;
     let mut ticks = interval(every.max(INTERVAL_MIN));
@@ -179,7 +114,16 @@ impl Monitor {
         self.breakers.pass(&shared, Instant::ZERO + since);
         // It stands until engines are asked again.
         if self.liveness.due(self.passes) {
-            self.unwell = health_pass(&shared, now, &mut self.liveness).await;
+            let mut probing = pin!(health_pass(&shared, now, &mut self.liveness));
+            self.unwell = loop {
+                tokio::select! {
+                    unwell = &mut probing => break unwell,
+                    // An operator waits for it, and an engine may take its time.
+                    () = shared.lifecycle.changed() => {
+                        let _ = keep(&shared, &self.breakers, &mut self.keeper).await;
+                    }
+                }
+            };
         }
         let kept = self.keep().await;
         conclude(&shared, &mut self.streak, self.unwell.or(kept.err()));
@@ -188,15 +132,7 @@ impl Monitor {
 
     /// Brings the state file up to date, where there is one.
     async fn keep(&mut self) -> Result<(), Failed> {
-        let Some(keeper) = &mut self.keeper else {
-            return Ok(());
-        };
-        let shared = &self.shared;
-        let changes = shared.lifecycle.changes();
-        let memory = Memory::of(shared, |id| self.breakers.out(id));
-        let kept = keeper.pass(memory).await;
-        shared.lifecycle.tried(changes);
-        kept.map_err(|class| (Stage::StateFile, class))
+        keep(&self.shared, &self.breakers, &mut self.keeper).await
     }
 
     /// Another fleet. An engine that stays is known as before.
@@ -204,6 +140,10 @@ impl Monitor {
         let before = std::mem::replace(&mut self.shared, next);
         let shared = &self.shared;
         let anew = |engine: &EngineView| !is_the_same(&before, engine);
+        for engine in shared.snapshot.engines.iter().filter(|e| anew(e)) {
+            // What a late answer said was of who was there before.
+            shared.state.board.line(engine.id).set_live(true);
+        }
         self.breakers.follow(shared, anew);
         self.judge.follow(shared, anew);
         let (rules, controller) = {
@@ -216,6 +156,13 @@ impl Monitor {
             rules.liveness_every,
             rules.liveness_misses,
         );
+        if rules.liveness_every == 0 {
+            // Nobody asks any more: what was heard last stands for nothing.
+            self.unwell = None;
+            for engine in &shared.snapshot.engines {
+                shared.state.board.line(engine.id).set_live(true);
+            }
+        }
         self.streak.set_limit(controller.monitor_failure_limit);
         if controller.monitor_interval != before.snapshot.fleet.controller.monitor_interval {
             self.ticks = ticks(shared);
@@ -333,6 +280,7 @@ async fn health_pass(shared: &Shared, now: &Now, liveness: &mut Liveness) -> Opt
         }
         let (id, iid) = (engine.id, engine.iid.as_str());
         let line = shared.state.board.line(id);
+        liveness.believe(id.index(), line.is_live());
         let news = liveness.observe(id.index(), result.is_ok());
         if let Some(news) = news {
             shared.pulses.tell(id, news);
@@ -376,58 +324,3 @@ pub(super) async fn probe(
 
 /// An interval of zero would spin.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rows: misses allowed, answers (`.` ok, `x` miss), live flag after each (`l` or `d`; `b` when back after misses).
-    // proves R-CTL-1
-    #[test]
-    fn runs_of_misses_take_out_and_a_success_brings_back() {
-        let rows = [
-            (1, "..x.x", "lldld"),
-            (2, "x.x.xx", "lblbld"),
-            (2, "xxx.x.", "lddllb"),
-            (3, "xx..xxx.", "llbllldl"),
-            (0, "x.", "dl"),
-        ];
-        for (misses, answers, want) in rows {
-            let mut rule = Liveness::new([true], 1, misses);
-            let mut flag = true;
-            let got: String = answers
-                .chars()
-                .map(|c| {
-                    let before = flag;
-                    let news = rule.observe(0, c == '.');
-                    flag = match news {
-                        Some(News::Live) => true,
-                        Some(News::Dead) => false,
-                        Some(News::Back) => return 'b',
-                        None => return if flag { 'l' } else { 'd' },
-                    };
-                    assert_ne!(before, flag, "changes only are told");
-                    if flag { 'l' } else { 'd' }
-                })
-                .collect();
-            assert_eq!(got, want, "{misses} {answers}");
-        }
-    }
-
-    #[test]
-    fn passes_that_ask() {
-        let asks = |every| {
-            let rule = Liveness::new([], every, 1);
-            (0..7).filter(|p| rule.due(*p)).collect::<Vec<u64>>()
-        };
-        assert_eq!(asks(0), Vec::<u64>::new());
-        assert_eq!(asks(1), [0, 1, 2, 3, 4, 5, 6]);
-        assert_eq!(asks(3), [0, 3, 6]);
-        let mut rule = Liveness::new([false], 1, 2);
-        assert_eq!(rule.observe(0, false), None, "out at the start stays out");
-        assert_eq!(
-            (rule.observe(0, true), rule.observe(9, true)),
-            (Some(News::Live), None)
-        );
-    }
-}

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use crate::base::units::EngineId;
-use crate::control::monitor::News;
+use crate::control::liveness::News;
 use crate::shard::slots::Slots;
 
 /// What the health pass last saw of each engine, in the order of their ids.

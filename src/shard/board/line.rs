@@ -193,6 +193,9 @@ impl Line {
         self.forgive();
         // Its breaker sees that it is no longer out.
         self.set_ejected(false);
+        self.set_evicted(false);
+        self.set_on_probation(false);
+        self.set_live(true);
         self.set_held(false);
     }
 
