@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -105,6 +106,7 @@ pub fn fill_those(
 /// follows leaves those alone that stay.
 pub async fn run(mut now: Now, names: Names) {
     let mut tasks = JoinSet::new();
+    let room = Arc::new(Semaphore::new(limits::RESOLVERS_MAX));
     let mut watched: BTreeMap<Watched, AbortHandle> = BTreeMap::new();
     loop {
         let shared = now.borrow_and_update().clone();
@@ -117,7 +119,8 @@ pub async fn run(mut now: Now, names: Names) {
             );
             let task = before.remove(&key).unwrap_or_else(|| {
                 let names = names.clone();
-                tasks.spawn(watch(shared.clone(), names, key.0.clone(), engines))
+                let host = key.0.clone();
+                tasks.spawn(watch(shared.clone(), names, host, engines, room.clone()))
             });
             watched.insert(key, task);
         }
@@ -133,7 +136,14 @@ pub async fn run(mut now: Now, names: Names) {
 /// A name, and who is behind it, each since when.
 type Watched = (String, Vec<(EngineId, u64)>);
 
-async fn watch(shared: Arc<Shared>, names: Names, host: String, engines: Vec<(EngineId, u16)>) {
+/// `room`: lookups that may be under way at once.
+async fn watch(
+    shared: Arc<Shared>,
+    names: Names,
+    host: String,
+    engines: Vec<(EngineId, u16)>,
+    room: Arc<Semaphore>,
+) {
     let addresses = &shared.state.addresses;
     let mut known = Host::new(addresses, engines);
     let mut ticks = interval(names.every.max(EVERY_MIN));
@@ -143,7 +153,15 @@ async fn watch(shared: Arc<Shared>, names: Names, host: String, engines: Vec<(En
     loop {
         ticks.tick().await;
         let (resolver, name) = (names.resolver.clone(), host.clone());
-        let lookup = spawn_blocking(move || resolve(&*resolver, &name));
+        // It goes back when the lookup is over, whether anybody still waits for it or not.
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let lookup = spawn_blocking(move || {
+            let found = resolve(&*resolver, &name);
+            drop(permit);
+            found
+        });
         // A resolver that panicked says nothing.
         if let Ok(found) = lookup.await {
             tell(&host, known.learn(addresses, found));
