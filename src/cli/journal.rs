@@ -28,8 +28,13 @@ pub fn summarize(args: flags::Summarize) -> Result<(), Failure> {
             true => format!("{:#}\n", summary.json()),
             false => summary.text(),
         };
-        // Whoever closed the pipe has seen enough.
-        let _ = io::stdout().write_all(text.as_bytes());
+        match io::stdout().write_all(text.as_bytes()) {
+            // Whoever closed the pipe has seen enough.
+            Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+                faults.push(format!("the report cannot be written: {why}"));
+            }
+            _ => {}
+        }
     } else if faults.is_empty() {
         let why = match summary.passed_over() {
             0 => "empty".to_owned(),

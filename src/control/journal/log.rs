@@ -97,7 +97,7 @@ pub struct Counts {
     pub rotations: u64,
 }
 
-/// The least that a file may be bound to; a write is shorter, so no file grows over its bound.
+/// The least that a file may be bound to; a write is shorter, so no file grows over its bound while it can be moved.
 pub const FILE_BYTES_MIN: u64 = 65_536;
 /// Bytes that are gathered for one write, but for the line that crosses them.
 pub const BATCH_BYTES: usize = 49_152;
@@ -189,9 +189,12 @@ impl<F: Files> Log<F> {
         let grown = self.len + (self.pending.len() - self.done) as u64;
         let is_full = self.rotates() && self.len > 0 && grown > self.rotation.file_bytes_max;
         if !self.wants_open && is_full && self.done == 0 {
-            self.move_aside()?;
+            // Whoever moved or removed it did our work.
+            if self.files.is_there(&self.rotation.path) {
+                self.move_aside()?;
+                self.counts.rotations += 1;
+            }
             self.wants_open = true;
-            self.counts.rotations += 1;
         }
         if self.wants_open {
             self.open_again()?;
