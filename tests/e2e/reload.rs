@@ -240,7 +240,10 @@ fn a_bad_file_changes_nothing_and_says_why() {
             assert_eq!(last["result"], "refused", "{last}");
             let reason = last["reason"].as_str().expect("a reason");
             assert!(reason.contains(why), "{why} in {reason}");
-            assert!(world.said().contains("nothing has changed"));
+            // The log may come a moment behind the state.
+            world.until("it says so", |world| {
+                world.said().contains("nothing has changed")
+            });
             let now = world.state();
             assert_eq!(number(&now, "/reload/refused"), count as u64 + 1);
             for part in ["/health/engines", "/admission/limit", "/reload/epoch"] {
