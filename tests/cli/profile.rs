@@ -142,7 +142,8 @@ impl Stage {
                 return self.written();
             }
         }
-        panic!("{} is not {TRUTH:?}\n{said}", self.written());
+        let written = fs::read_to_string(&self.out).unwrap_or_default();
+        panic!("{written} is not {TRUTH:?}\n{said}");
     }
 
     fn written(&self) -> Value {

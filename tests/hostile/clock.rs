@@ -9,6 +9,10 @@ const READERS: &[(&str, &str)] = &[
         "src/cli/simulate.rs",
         "the dates in a simulated engine's answers",
     ),
+    (
+        "src/control/reload/log.rs",
+        "when the fleet file was read, for people",
+    ),
     ("src/runtime/cell.rs", "the `date` field"),
     ("src/runtime/clock.rs", "is the clock"),
 ];
