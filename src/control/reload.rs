@@ -7,7 +7,7 @@
 //!
 //! Reading may wait for a disk and names for a server, so both are done on threads of their own. Until the commit nothing that a request
 //! could see is touched: a shard that cannot get ready in time ends the attempt everywhere. From the commit on nothing can fail. Engines
-//! that come take work once every shard knows them, those that left from the first moment on no more.
+//! that come take work of each shard from its own commit on, those that left no more once all have committed: there is never nobody.
 //!
 //! Invariant: one attempt at a time; a signal that comes meanwhile is one more attempt afterwards.
 

@@ -136,14 +136,19 @@ mod tests {
             let change = change.expect("a change");
             self.shared.grow(change.snapshot.engines.len());
             let next = Next::new(&change.snapshot);
-            for engine in &change.removed {
-                self.shared.board.line(*engine).set_away(true);
-            }
             let (snapshot, added) = (&change.snapshot, &change.added);
             self.shared.follow(snapshot, added, &mut Vec::new());
-            self.shard.commit(next);
             for engine in &change.added {
                 self.shared.board.line(*engine).set_away(false);
+            }
+            // A shard that has not committed yet places nothing where it knows nobody.
+            let before = self.available();
+            for (i, view) in self.shard.snapshot.engines.iter().enumerate() {
+                assert!(view.is_here() || &before[i..=i] == ".", "{before}");
+            }
+            self.shard.commit(next);
+            for engine in &change.removed {
+                self.shared.board.line(*engine).set_away(true);
             }
             change
         }
