@@ -2,7 +2,7 @@
 //!
 //! Questions run beside the passes and have a bound each. Invariant: none outlives this value.
 
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -26,6 +26,8 @@ pub type Heard = ((EngineId, u64), Answer);
 pub struct Breakers {
     ward: Ward,
     asking: JoinSet<Heard>,
+    /// Which question a task asks.
+    asked: Vec<(Id, (EngineId, u64))>,
     prng: Prng,
 }
 
@@ -35,6 +37,7 @@ impl Breakers {
         Breakers {
             ward: Ward::new(&shared.snapshot),
             asking: JoinSet::new(),
+            asked: Vec::new(),
             prng,
         }
     }
@@ -61,10 +64,19 @@ impl Breakers {
     /// Waits for the answer to a question, for ever when none is under way.
     pub async fn answered(&mut self) -> Heard {
         loop {
-            match self.asking.join_next().await {
-                Some(Ok(answer)) => return answer,
-                // A panic in a question is a fault of ours; the engine stays as it is, and is asked again after a restart.
-                Some(Err(error)) => tracing::error!(%error, "a probe failed"),
+            match self.asking.join_next_with_id().await {
+                Some(Ok((task, answer))) => {
+                    self.asked.retain(|(asks, _)| *asks != task);
+                    return answer;
+                }
+                // A panic in a question is a fault of ours: nothing is known, and the engine is asked again.
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a probe failed");
+                    let is_it = |(task, _): &(Id, _)| *task == error.id();
+                    if let Some(at) = self.asked.iter().position(is_it) {
+                        return (self.asked.swap_remove(at).1, Answer::Unasked);
+                    }
+                }
                 None => std::future::pending().await,
             }
         }
@@ -99,7 +111,7 @@ impl Breakers {
     fn ask(&mut self, shared: &Shared, engine: &EngineView, question: Question, number: u64) {
         let (id, asks) = (engine.id, (engine.id, number));
         let fleet = &shared.snapshot.fleet;
-        match question {
+        let task = match question {
             Question::Health => {
                 let (engine, addresses) = (engine.clone(), shared.state.addresses.of(id));
                 let tls = shared.tls.clone().map(TlsConnector::from);
@@ -108,14 +120,15 @@ impl Breakers {
                     let probe = monitor::probe(&engine, &addresses, tls.as_ref());
                     let heard = timeout(bound, probe).await.unwrap_or(Err(Miss::Late));
                     (asks, heard_health(&heard))
-                });
+                })
             }
             Question::Inference(phase) => {
                 let seed = self.prng.u64();
                 let answer = inference::ask(shared, engine, phase, &[], seed);
-                self.asking.spawn(async move { (asks, answer.await) });
+                self.asking.spawn(async move { (asks, answer.await) })
             }
-        }
+        };
+        self.asked.push((task.id(), asks));
     }
 }
 

@@ -58,17 +58,26 @@ pub fn ask(
             let asked = timeout(bound, rig.read(&prompt, room)).await;
             let read = asked.unwrap_or(Err(Trouble::Late(bound)));
             let hands_over = matches!(way, Way::Leg { .. });
-            answer = match read {
+            let heard = match read {
                 Ok(read) if hands_over && !read.handed_over => Answer::Bad(phase),
                 Err(Trouble::NoUsage) if hands_over => Answer::Bad(phase),
                 Ok(_) => return Answer::Good,
                 Err(trouble) => heard(&trouble, phase),
             };
-            if answer == Answer::Good || answer == Answer::Unreachable {
-                break;
+            if heard == Answer::Good || heard == Answer::Unreachable {
+                return heard;
             }
+            answer = beside_another(answer, heard);
         }
         answer
+    }
+}
+
+/// What follows when it was asked again. That the next partner is no better does not make good what went wrong beside one that is.
+fn beside_another(before: Answer, heard: Answer) -> Answer {
+    match before {
+        Answer::Unasked => heard,
+        _ => before,
     }
 }
 
@@ -158,4 +167,24 @@ fn partners(
     found.sort_by_key(|id| shared.snapshot.engines[id.index()].role != role);
     found.truncate(PARTNERS_MAX);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves R-CTL-3
+    #[test]
+    fn a_partner_that_fails_does_not_make_a_bad_answer_good() {
+        let bad = Answer::Bad(Phase::Decode);
+        let rows = [
+            (vec![Answer::Unasked, bad], bad),
+            (vec![bad, Answer::Unasked], bad),
+            (vec![Answer::Unasked, Answer::Unasked], Answer::Unasked),
+        ];
+        for (heard, says) in rows {
+            let said = heard.iter().copied().fold(Answer::Unasked, beside_another);
+            assert_eq!(said, says, "{heard:?}");
+        }
+    }
 }

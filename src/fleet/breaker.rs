@@ -229,11 +229,17 @@ impl Breaker {
         Step::Eject(engine, class)
     }
 
-    /// Takes it out for what somebody else has seen: a shard, a file of an earlier life. `None` when it is out.
-    pub fn take_out(&mut self, now: Instant, engine: usize, class: FaultClass) -> Option<Step> {
+    /// Takes it out for what somebody else has seen: a shard, a file of an earlier life. `phase` is the one that it has to show.
+    /// `None` when it is out.
+    pub fn take_out(
+        &mut self,
+        now: Instant,
+        engine: usize,
+        (class, phase): (FaultClass, Phase),
+    ) -> Option<Step> {
         match self.out(engine) {
             Some(_) => None,
-            None => Some(self.eject(now, engine, class, Phase::Decode)),
+            None => Some(self.eject(now, engine, class, phase)),
         }
     }
 
@@ -311,6 +317,19 @@ mod tests {
         };
         breaker.pass(now, &[look], &mut steps);
         steps
+    }
+
+    // proves R-CTL-3, R-CTL-7
+    #[test]
+    fn who_was_taken_out_by_others_shows_what_it_is_there_for() {
+        for phase in [Phase::Prefill, Phase::Decode] {
+            let mut breaker = Breaker::new(RULES, 1);
+            breaker.take_out(at(0), 0, (Stream, phase));
+            let asked: Vec<Step> = (0..8)
+                .flat_map(|pass_at| pass(&mut breaker, at(pass_at), &[]))
+                .collect();
+            assert_eq!(asked, [Step::Ask(0, Question::Inference(phase), 1)]);
+        }
     }
 
     // proves R-CTL-3
@@ -443,10 +462,10 @@ mod tests {
         };
         let mut breaker = Breaker::new(never, 1);
         assert_eq!(
-            breaker.take_out(at(0), 0, Liveness),
+            breaker.take_out(at(0), 0, (Liveness, Phase::Decode)),
             Some(Step::Eject(0, Liveness))
         );
-        assert_eq!(breaker.take_out(at(0), 0, Stream), None);
+        assert_eq!(breaker.take_out(at(0), 0, (Stream, Phase::Decode)), None);
         for second in 1..50 {
             assert_eq!(pass(&mut breaker, at(second), &[]), []);
         }
@@ -470,7 +489,11 @@ mod tests {
         let prefill = Question::Inference(Phase::Prefill);
         assert_eq!(steps, [Step::Ask(0, prefill, 1)]);
         // A shard takes it out meanwhile: the answer to the old question says nothing of the new one.
-        assert!(breaker.take_out(at(1), 0, Connection).is_some());
+        assert!(
+            breaker
+                .take_out(at(1), 0, (Connection, Phase::Decode))
+                .is_some()
+        );
         assert_eq!(pass(&mut breaker, at(6), &[]), []);
         let again = pass(&mut breaker, at(7), &[]);
         assert_eq!(again, [Step::Ask(0, Question::Health, 2)]);
@@ -489,7 +512,7 @@ mod tests {
         let mut steps = Vec::new();
         breaker.pass(at(0), &[look], &mut steps);
         assert_eq!(steps, []);
-        breaker.take_out(at(0), 0, Stream);
+        breaker.take_out(at(0), 0, (Stream, Phase::Decode));
         for second in 6..20 {
             breaker.pass(at(second), &[look], &mut steps);
         }

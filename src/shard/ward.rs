@@ -5,7 +5,7 @@
 
 use super::Shared;
 use crate::base::time::Instant;
-use crate::base::units::{Dialect, EngineId, Role};
+use crate::base::units::{Dialect, EngineId, Phase, Role};
 use crate::config::topology::{EngineView, Snapshot};
 use crate::fleet::breaker::{Answer, Breaker, FaultClass, Look, Rules, Step};
 
@@ -45,7 +45,9 @@ impl Ward {
             let at = engine.id.index();
             match (self.rule.out(at), board.line(engine.id).ejected_for()) {
                 // A shard saw that nothing gets through.
-                (None, Some(class)) => steps.extend(self.rule.take_out(now, at, class)),
+                (None, Some(class)) => {
+                    steps.extend(self.rule.take_out(now, at, (class, shows(engine))));
+                }
                 // An operator took it back.
                 (Some(_), None) => drop(self.rule.take_in(at)),
                 _ => {}
@@ -98,9 +100,18 @@ impl Ward {
         if !class.is_unreachable() && !can_be_spared(snapshot, state, view) {
             return None;
         }
-        let step = self.rule.take_out(Instant::ZERO, id.index(), class)?;
+        let suspicion = (class, shows(view));
+        let step = self.rule.take_out(Instant::ZERO, id.index(), suspicion)?;
         carry_out(snapshot, state, &step);
         Some(step)
+    }
+}
+
+/// What an engine has to show before it comes back, when nobody knows any more in which phase it failed: what it is there for.
+fn shows(engine: &EngineView) -> Phase {
+    match engine.role {
+        Role::Prefill => Phase::Prefill,
+        Role::Decode | Role::Both => Phase::Decode,
     }
 }
 

@@ -287,3 +287,22 @@ fn what_was_out_is_out_after_a_restart() {
         }
     });
 }
+
+/// Asked to decode, a prefill engine never showed that it was well.
+// proves R-CTL-3, R-CTL-7
+#[test]
+fn who_was_out_before_a_restart_comes_back_by_what_it_is_there_for() {
+    let file = json!({"schema": "narwhal.state_file", "schema_version": 1, "model": "stub-model",
+        "engines": [{"iid": "e0", "ejected": "stream"}, {"iid": "e2", "ejected": "stream"}]});
+    everywhere(|setup| {
+        let mut fleet = watchful(Fleet::pairs())
+            .with("recovery", "state_path", "@DIR/state.json")
+            .with("recovery", "resume", true);
+        fleet.files = vec![("state.json", file.to_string())];
+        let world = World::start(setup, &fleet);
+        world.until("taken up", |world| world.said().contains("taken up"));
+        world.until("both are back", |world| ejected(world) == json!([]));
+        assert!(legs_at(&world, "prefill", 0) > 0 && legs_at(&world, "decode", 2) > 0);
+        assert_eq!(legs_at(&world, "decode", 0), 0);
+    });
+}
