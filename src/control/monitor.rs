@@ -19,7 +19,7 @@ use super::judge::Judge;
 use super::liveness::{Liveness, News};
 use super::reach::{Miss, Question};
 use super::remember::{Keeper, Memory};
-use super::stages::{Failed, Stage, Streak, Verdict};
+use super::stages::{Failed, Stage, Streak, Verdict, conclusion};
 use super::{Now, Shared};
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
@@ -112,8 +112,8 @@ impl Monitor {
         let shared = self.shared.clone();
         self.judge.pass(&shared, since);
         self.breakers.pass(&shared, Instant::ZERO + since);
-        // It stands until engines are asked again.
-        if self.liveness.due(self.passes) {
+        let asks = self.liveness.due(self.passes);
+        if asks {
             let mut probing = pin!(health_pass(&shared, now, &mut self.liveness));
             self.unwell = loop {
                 tokio::select! {
@@ -126,8 +126,10 @@ impl Monitor {
             };
         }
         let kept = self.keep().await;
-        conclude(&shared, &mut self.streak, self.unwell.or(kept.err()));
         self.passes += 1;
+        if let Some(failed) = conclusion(asks, self.unwell, kept) {
+            conclude(&shared, &mut self.streak, failed);
+        }
     }
 
     /// Brings the state file up to date, where there is one.
@@ -145,7 +147,13 @@ impl Monitor {
             shared.state.board.line(engine.id).set_live(true);
         }
         self.breakers.follow(shared, anew);
-        self.judge.follow(shared, anew);
+        // Its pace was held against another profile.
+        let measured_anew = |engine: &EngineView| {
+            let known = before.snapshot.engine(engine.id);
+            known.is_some_and(|known| known.profile != engine.profile)
+        };
+        let judge_anew = |engine: &EngineView| anew(engine) || measured_anew(engine);
+        self.judge.follow(shared, judge_anew);
         let (rules, controller) = {
             let fleet = &shared.snapshot.fleet;
             (&fleet.recovery, &fleet.controller)

@@ -15,6 +15,17 @@ words! {
 /// What failed first in a pass, and how: a word for `/ready`.
 pub type Failed = (Stage, &'static str);
 
+/// What a pass says: that it failed, that all of it was well, or nothing. `unwell` is what the last health pass could not do, `asks`
+/// whether this is one: between two of them nobody is asked, which is neither another failure nor makes it good.
+pub fn conclusion(
+    asks: bool,
+    unwell: Option<Failed>,
+    kept: Result<(), Failed>,
+) -> Option<Option<Failed>> {
+    let failed = unwell.filter(|_| asks).or(kept.err());
+    (failed.is_some() || unwell.is_none()).then_some(failed)
+}
+
 /// Passes in a row in which a stage failed.
 #[derive(Debug)]
 pub struct Streak {
@@ -64,6 +75,24 @@ impl Streak {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // proves R-CTL-4
+    #[test]
+    fn a_failure_counts_once_and_stands_until_engines_are_asked_again() {
+        let (health, file) = ((Stage::Health, "descriptors"), (Stage::StateFile, "full"));
+        let rows = [
+            (true, None, Ok(()), Some(None)),
+            (false, None, Ok(()), Some(None)),
+            (true, Some(health), Ok(()), Some(Some(health))),
+            (false, Some(health), Ok(()), None),
+            (true, Some(health), Err(file), Some(Some(health))),
+            (false, Some(health), Err(file), Some(Some(file))),
+            (false, None, Err(file), Some(Some(file))),
+        ];
+        for row @ (asks, unwell, kept, says) in rows {
+            assert_eq!(conclusion(asks, unwell, kept), says, "{row:?}");
+        }
+    }
 
     /// Rows: limit, passes (`.` whole, `x` failed), what each says (`d` degraded, `w` well again, `-` nothing).
     // proves R-CTL-4
