@@ -35,11 +35,19 @@ impl Judge {
     pub fn follow(&mut self, shared: &Shared, anew: impl Fn(&EngineView) -> bool) {
         let fleet = &shared.snapshot.fleet;
         let engines = shared.snapshot.engines.iter();
+        let forgets = |engine: &EngineView| !engine.is_here() || anew(engine);
         self.drift.follow(
             &fleet.recovery.health,
             &fleet.controller.decode_correction,
-            engines.map(|e| (e.role, !e.is_here() || anew(e))),
+            engines.clone().map(|e| (e.role, forgets(e))),
         );
+        for id in engines.filter(|e| forgets(e)).map(|e| e.id) {
+            self.drift
+                .pass_over(id.index(), shared.state.learned.heard(id));
+            let line = shared.state.board.line(id);
+            line.set_on_probation(false);
+            line.set_evicted(false);
+        }
     }
 
     /// One pass, so long after the first.

@@ -50,6 +50,8 @@ impl Default for Lifecycle {
 #[derive(Debug, Default)]
 struct Held {
     engines: Vec<(EngineId, Hold)>,
+    /// The fleet of the last reload: whoever drains all may still look at the one before.
+    present: Vec<EngineId>,
     wave: bool,
     /// How often something was drained: what was checked before the last time says nothing of it.
     drains: u64,
@@ -210,7 +212,13 @@ impl Lifecycle {
     fn hold(&self, shared: &Shared, named: &Named, now: Instant) {
         let mut held = self.held();
         held.drains += 1;
-        for id in &named.engines {
+        let mut engines = named.engines.clone();
+        if named.wave {
+            engines.extend(&held.present);
+            engines.sort_unstable();
+            engines.dedup();
+        }
+        for id in &engines {
             if shared.state.board.line(*id).is_away() {
                 // It left just now.
                 continue;
@@ -280,6 +288,7 @@ impl Lifecycle {
 
     fn release(&self, shared: &Shared, id: EngineId) {
         self.held().engines.retain(|(e, _)| *e != id);
+        shared.state.renew_pace(id);
         shared.state.board.line(id).readmit();
         tracing::info!(iid = iid(shared, id), "engine is readmitted");
     }
@@ -326,6 +335,7 @@ impl Lifecycle {
     pub fn follow(&self, shared: &Shared, removed: &[EngineId], added: &[EngineId]) {
         let mut held = self.held();
         held.engines.retain(|(engine, _)| !removed.contains(engine));
+        held.present = shared.snapshot.present().map(|e| e.id).collect();
         held.drains += u64::from(!removed.is_empty() || !added.is_empty());
         let wave = held.wave;
         drop(held);
@@ -359,5 +369,6 @@ impl Hold {
 }
 
 fn iid(shared: &Shared, id: EngineId) -> &str {
-    shared.snapshot.engines[id.index()].iid.as_str()
+    let engine = shared.snapshot.engine(id);
+    engine.map_or("of a later fleet", |engine| engine.iid.as_str())
 }

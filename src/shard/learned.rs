@@ -26,7 +26,8 @@ pub struct Learned {
 #[derive(Debug)]
 struct Speed {
     samples: AtomicU64,
-    /// Samples that an earlier life of this router stands for: they count for the average, and are not heard again.
+    /// Samples that an earlier life of this router stands for: they count for the average, and are not heard again. Less than none (it
+    /// wraps) for those of before the average began anew.
     recalled: AtomicU64,
     /// Millionths.
     sum: AtomicU64,
@@ -94,6 +95,14 @@ impl Learned {
         self.judge(engine, &Judged::default());
     }
 
+    /// Its pace is learned anew. What was heard so far stays heard.
+    pub fn renew(&self, engine: EngineId) {
+        let speed = &self.speeds[engine];
+        let heard = speed.samples.load(Relaxed);
+        speed.recalled.store(0u64.wrapping_sub(heard), Relaxed);
+        speed.value.store(1f64.to_bits(), Relaxed);
+    }
+
     // ── pace ──
 
     /// Takes a ratio of live to profiled interval; the correction to work with from now on.
@@ -103,7 +112,7 @@ impl Learned {
         // A ratio is at most a hundred, so this wraps after 10^11 samples: never.
         speed.sum.fetch_add((ratio * MILLION) as u64, Relaxed);
         let value = f64::from_bits(speed.value.load(Relaxed));
-        let seen = seen + speed.recalled.load(Relaxed);
+        let seen = seen.wrapping_add(speed.recalled.load(Relaxed));
         let value = correction::step(rules, seen, value, ratio);
         speed.value.store(value.to_bits(), Relaxed);
         correction::counts(rules, seen + 1, value)
@@ -114,7 +123,8 @@ impl Learned {
         let speed = &self.speeds[engine];
         let value = correction::fade(rules, f64::from_bits(speed.value.load(Relaxed)));
         speed.value.store(value.to_bits(), Relaxed);
-        let seen = speed.samples.load(Relaxed) + speed.recalled.load(Relaxed);
+        let seen = speed.samples.load(Relaxed);
+        let seen = seen.wrapping_add(speed.recalled.load(Relaxed));
         correction::counts(rules, seen, value)
     }
 

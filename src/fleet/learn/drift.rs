@@ -141,6 +141,11 @@ impl Drift {
         }
     }
 
+    /// What was heard of `engine` so far says nothing of it.
+    pub fn pass_over(&mut self, engine: usize, heard: Heard) {
+        self.engines[engine].heard = heard;
+    }
+
     pub fn judged(&self, engine: usize) -> Judged {
         self.engines[engine].judged
     }
