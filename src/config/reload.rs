@@ -3,7 +3,8 @@
 //!
 //! An engine is who it was when iid and URL are the same; with another URL it is another engine, and the one before leaves. Each has a
 //! place (its id) for life: counts, gates and learned values are found by it, and so are the legs under way when it leaves. Its place
-//! is given to another one only when nothing refers to it any more.
+//! is given to another one only when nothing refers to it any more; if it comes back before, it finds its place as it left it, so that
+//! what still runs there is counted.
 //!
 //! Invariant: `changed` and `keep` go by one table, so that a key that is named as waiting for a restart has kept its old value.
 
@@ -87,6 +88,7 @@ held! {
         "runtime.numa" = runtime.numa;
         "runtime.driver" = runtime.driver;
         "runtime.tls" = runtime.tls;
+        "runtime.busy_poll_us" = runtime.busy_poll;
         "runtime.lease" = runtime.lease;
     }
 }
@@ -107,6 +109,8 @@ pub struct Change {
     /// The fleet from now on. Addresses of added engines that have names are still missing.
     pub snapshot: Snapshot,
     pub added: Vec<EngineId>,
+    /// Engines that had left, and whose places are not free yet.
+    pub returned: Vec<EngineId>,
     pub removed: Vec<EngineId>,
     /// The same engines with another role, pin, bootstrap server or profile.
     pub changed: Vec<EngineId>,
@@ -163,6 +167,7 @@ pub fn follow(
             fleet: read.fleet,
         },
         added: Vec::new(),
+        returned: Vec::new(),
         removed: Vec::new(),
         changed: Vec::new(),
         restart,
@@ -180,14 +185,16 @@ pub fn follow(
 }
 
 impl Change {
-    /// Those that are there already stay in their places, the others leave. Who is new comes back.
+    /// Those that have a place already keep it, the others leave. Who is new is handed back.
     fn keep(&mut self, old: &Snapshot, views: Vec<EngineView>) -> Vec<EngineView> {
         let engines = &mut self.snapshot.engines;
         let mut stays = vec![false; engines.len()];
         let mut new = Vec::new();
         for view in views {
-            let known = old.present().find(|known| known.is_same_as(&view));
-            let Some(known) = known else {
+            let has_a_place = |known: &&EngineView| {
+                known.is_same_as(&view) && engines[known.id.index()].presence != Presence::Gone
+            };
+            let Some(known) = old.engines.iter().find(has_a_place) else {
                 new.push(view);
                 continue;
             };
@@ -198,7 +205,10 @@ impl Change {
                 ..view
             };
             stays[known.id.index()] = true;
-            if view != *known {
+            if !known.is_here() {
+                self.returned.push(known.id);
+                engines[known.id.index()] = view;
+            } else if view != *known {
                 self.changed.push(known.id);
                 engines[known.id.index()] = view;
             }
@@ -212,7 +222,12 @@ impl Change {
         new
     }
 
-    /// An engine that comes gets the first free place.
+    /// All that are in the fleet and were not.
+    pub fn come(&self) -> Vec<EngineId> {
+        self.added.iter().chain(&self.returned).copied().collect()
+    }
+
+    /// A new engine gets the first free place.
     fn add(&mut self, view: EngineView) -> Result<(), Refusal> {
         let engines = &mut self.snapshot.engines;
         let free = engines.iter().position(|e| e.presence == Presence::Gone);

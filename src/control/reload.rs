@@ -69,8 +69,8 @@ pub enum Failed {
     Roots(io::Error),
     #[error("the router is going down")]
     GoingDown,
-    #[error("shard {0} was not ready in {PREPARE_MAX:?}")]
-    Unready(usize),
+    #[error("shard {0} was not ready in {1:?}")]
+    Unready(usize, Duration),
     #[error("it panicked: {0}")]
     Panicked(tokio::task::JoinError),
 }
@@ -106,6 +106,8 @@ pub struct Reloader {
     again: Option<Again>,
     names: Names,
     round: u64,
+    /// How long a shard may take.
+    patience: Duration,
 }
 
 impl Reloader {
@@ -119,6 +121,7 @@ impl Reloader {
             again,
             names,
             round: 0,
+            patience: PREPARE_MAX,
         }
     }
 
@@ -168,7 +171,12 @@ impl Reloader {
         };
         self.prepare(again, coming).await?;
         next.state.replace_api_keys(reading.api_keys);
-        self.commit(again, next, &change).await;
+        self.commit(again, &old.snapshot, next, &change).await;
+        log::say_ceiling(
+            &old.snapshot.fleet,
+            &change.snapshot.fleet,
+            again.mail.len(),
+        );
         Ok(log::Done::of(&old.snapshot, &change))
     }
 
@@ -182,19 +190,20 @@ impl Reloader {
             return Ok(free);
         }
         let asked = Step::Survey(free.clone().into());
-        let busy = again.all_ready(self.round, asked).await?;
+        let busy = again.all_ready(self.round, asked, self.patience).await?;
         // What moved from one count to another in between is seen by the second look.
         free.retain(|engine| !busy.contains(engine) && old.state.is_at_rest(*engine));
         Ok(free)
     }
 
-    /// Names of engines that come, and whom https engines are trusted by.
+    /// Addresses of engines that come, and whom https engines are trusted by.
     async fn look_up(&self, change: &Change) -> Result<(Snapshot, Option<Roots>), Failed> {
-        let (mut snapshot, added) = (change.snapshot.clone(), change.added.clone());
+        let mut snapshot = change.snapshot.clone();
+        let come = change.come();
         let resolver = self.names.resolver.clone();
         let looked_up = spawn_blocking(move || {
-            let is_new = |engine: EngineId| added.contains(&engine);
-            let lost = resolve::fill_those(&mut snapshot, &*resolver, is_new);
+            let comes = |engine: EngineId| come.contains(&engine);
+            let lost = resolve::fill_those(&mut snapshot, &*resolver, comes);
             let roots = Roots::of(&snapshot);
             (snapshot, lost, roots)
         });
@@ -207,7 +216,7 @@ impl Reloader {
 
     async fn prepare(&self, again: &mut Again, coming: Coming) -> Result<(), Failed> {
         let step = Step::Prepare(Arc::new(coming));
-        let ready = again.all_ready(self.round, step).await;
+        let ready = again.all_ready(self.round, step, self.patience).await;
         if ready.is_err() {
             // Who is ready forgets it. One that gets ready later keeps it until the next attempt, and does nothing with it.
             for mailbox in again.mail.iter() {
@@ -218,19 +227,33 @@ impl Reloader {
     }
 
     /// All are ready. Who comes may be given work before who leaves may not: at no moment is there nobody.
-    async fn commit(&self, again: &mut Again, next: Shared, change: &Change) {
+    async fn commit(&self, again: &mut Again, old: &Snapshot, next: Shared, change: &Change) {
         let state = next.state.clone();
         let mut granted = Vec::new();
         state.follow(&next.snapshot, &change.added, &mut granted);
         next.forget(&change.added);
-        for engine in &change.added {
-            state.board.line(*engine).set_away(false);
+        let measured_anew = |engine: &&EngineId| {
+            let profile = |of: &Snapshot| of.engine(**engine).and_then(|e| e.profile.clone());
+            profile(&next.snapshot) != profile(old)
+        };
+        let known = change.changed.iter().chain(&change.returned);
+        for engine in known.filter(measured_anew) {
+            state.renew_pace(*engine);
+        }
+        for engine in &change.returned {
+            let addrs = next.snapshot.engines[engine.index()].addrs.clone();
+            state.addresses.publish(*engine, addrs);
+            // Who was drained and then taken out of the file is no longer drained.
+            state.board.line(*engine).set_held(false);
+        }
+        for engine in change.come() {
+            state.board.line(engine).set_away(false);
         }
         let all: Vec<usize> = (0..again.mail.len()).collect();
         again.send(self.round, &Step::Commit, &all).await;
         {
             let mut told = pin!(again.gather(self.round, all));
-            if timeout(PREPARE_MAX, &mut told).await.is_err() {
+            if timeout(self.patience, &mut told).await.is_err() {
                 tracing::warn!("a shard stands still and has not taken over the new fleet yet");
                 told.await;
             }
@@ -245,7 +268,7 @@ impl Reloader {
             let _ = again.mail[shard].send(Mail::Granted(line));
         }
         let lifecycle = next.lifecycle.clone();
-        lifecycle.follow(&next, &change.removed, &change.added);
+        lifecycle.follow(&next, &change.removed, &change.come());
         self.current.send_replace(Arc::new(next));
     }
 }
@@ -273,7 +296,12 @@ impl Again {
     }
 
     /// Every shard has done it, within a bound; the engines that they named.
-    async fn all_ready(&mut self, round: u64, step: Step) -> Result<Vec<EngineId>, Failed> {
+    async fn all_ready(
+        &mut self,
+        round: u64,
+        step: Step,
+        bound: Duration,
+    ) -> Result<Vec<EngineId>, Failed> {
         let mut missing: Vec<usize> = (0..self.mail.len()).collect();
         let mut busy = Vec::new();
         let all = async {
@@ -284,16 +312,19 @@ impl Again {
                 busy.extend(told.busy);
             }
         };
-        match timeout(PREPARE_MAX, all).await {
+        match timeout(bound, all).await {
             Ok(()) => Ok(busy),
-            Err(_) => Err(Failed::Unready(missing.first().copied().unwrap_or(0))),
+            Err(_) => {
+                let first = missing.first().copied().unwrap_or(0);
+                Err(Failed::Unready(first, bound))
+            }
         }
     }
 
     async fn send(&self, round: u64, step: &Step, to: &[usize]) {
         for shard in to {
             while self.mail[*shard]
-                .send(self.letter(round, step.clone()))
+                .offer(self.letter(round, step.clone()))
                 .is_err()
             {
                 sleep(MAILBOX_PAUSE).await;
@@ -320,3 +351,6 @@ impl Again {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

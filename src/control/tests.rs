@@ -52,7 +52,7 @@ fn shared(engines: &[(&str, &str, String)], liveness_every: u32) -> Arc<Shared> 
 }
 
 /// Two engines that nobody probes.
-fn pair() -> Arc<Shared> {
+pub(super) fn pair() -> Arc<Shared> {
     let at = |port| format!("127.0.0.1:{port}");
     shared(&[("e0", "prefill", at(9)), ("e1", "decode", at(10))], 0)
 }
@@ -163,6 +163,7 @@ fn request(path: &str, loopback: bool, bearer: Option<&str>) -> ControlRequest {
         path: path.into(),
         bearer: bearer.map(|b| b.as_bytes().to_vec()),
         loopback,
+        from_page: false,
         body: Vec::new(),
     }
 }

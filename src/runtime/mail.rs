@@ -35,10 +35,16 @@ impl<T> Mailbox<T> {
 
     /// Hands `message` over and wakes the reader, or gives it back when the mailbox is full.
     pub fn send(&self, message: T) -> Result<(), T> {
-        if let Err(message) = self.queue.push(message) {
+        let refused = |message| {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(message);
-        }
+            message
+        };
+        self.offer(message).map_err(refused)
+    }
+
+    /// The same by a sender that tries again until there is room: a try is not counted.
+    pub fn offer(&self, message: T) -> Result<(), T> {
+        self.queue.push(message)?;
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.waker.wake();
         Ok(())
@@ -98,6 +104,7 @@ mod tests {
         assert_eq!(mail.send(1), Ok(()));
         assert_eq!(mail.send(2), Ok(()));
         assert_eq!(mail.send(3), Err(3));
+        assert_eq!(mail.offer(3), Err(3));
         assert_eq!((mail.len(), mail.accepted(), mail.refused()), (2, 2, 1));
         assert_eq!(mail.try_recv(), Some(1));
         assert_eq!(mail.send(4), Ok(()));

@@ -52,8 +52,18 @@ impl Shard {
         self.memory.follow(next.held);
         self.fleet = next.fleet;
         self.is_priced = next.snapshot.is_profiled();
+        self.kv_tokens_max = kv_tokens_max(&next.snapshot);
         self.snapshot = next.snapshot;
     }
+}
+
+/// Without end where an engine has no profile.
+pub(super) fn kv_tokens_max(snapshot: &Snapshot) -> u64 {
+    let most = |engine: &EngineView| match &engine.profile {
+        Some(profile) => profile.curves.kv_capacity_tokens,
+        None => u64::MAX,
+    };
+    snapshot.present().map(most).max().unwrap_or(u64::MAX)
 }
 
 /// The fleet before anything is known of it.
@@ -138,8 +148,8 @@ mod tests {
             let next = Next::new(&change.snapshot);
             let (snapshot, added) = (&change.snapshot, &change.added);
             self.shared.follow(snapshot, added, &mut Vec::new());
-            for engine in &change.added {
-                self.shared.board.line(*engine).set_away(false);
+            for engine in change.come() {
+                self.shared.board.line(engine).set_away(false);
             }
             // A shard that has not committed yet places nothing where it knows nobody.
             let before = self.available();
@@ -202,6 +212,29 @@ mod tests {
         assert!(!shared.is_at_rest(EngineId(2)), "until its lease ends");
         board.release_kv(orphaned);
         assert!(shared.is_at_rest(EngineId(2)));
+    }
+
+    // proves R-CFG-7
+    #[test]
+    fn who_comes_back_to_its_work_finds_it_counted() {
+        let mut router = Router::new("a b", "");
+        let a = EngineId(0);
+        let shared = router.shared.clone();
+        let charge = Charge {
+            tokens: 7,
+            ..Charge::default()
+        };
+        let load = shared
+            .board
+            .reserve(a, Phase::Decode, charge, Instant::ZERO);
+        router.follow("b", "");
+        assert_eq!(router.available(), ".+");
+        let change = router.follow("a b", "");
+        assert_eq!((change.added.len(), change.come()), (0, vec![a]));
+        assert_eq!(router.available(), "++");
+        assert_eq!(shared.board.line(a).outstanding_tokens(), 7);
+        shared.board.release(load);
+        assert!(shared.is_at_rest(a));
     }
 
     // proves R-CFG-7

@@ -193,6 +193,12 @@ impl Shared {
         }
     }
 
+    /// What was heard of an engine's pace was against another profile, or of another process.
+    pub fn renew_pace(&self, engine: EngineId) {
+        self.learned.renew(engine);
+        self.board.line(engine).set_correction(1.0);
+    }
+
     fn remember_prompts(&self, snapshot: &Snapshot, added: &[EngineId]) {
         match self.prefixes.get() {
             Some(prefixes) => prefixes.follow(snapshot, added),

@@ -285,7 +285,9 @@ fn keys_that_wait_for_a_restart_are_named() {
         let last = follow(&world, &next);
         let named = json!(["recovery.resume", "runtime.admin_listen", "runtime.numa"]);
         assert_eq!(last["restart"], named);
-        assert!(world.said().contains("needs a restart"), "{}", world.said());
+        world.until("it says so", |world| {
+            world.said().contains("needs a restart")
+        });
         let state = world.state();
         assert_eq!(number(&state, "/admission/limit"), 5, "the rest counts");
         assert_eq!(state["shards"].as_array().map(Vec::len), Some(setup.shards));

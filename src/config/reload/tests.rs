@@ -209,14 +209,17 @@ fn engines_keep_their_places() {
         ("c@3 a@1 b@2", false, "+a +b +c", &[], &[], &[]),
         ("c@3 *a@1 b@2", false, "+a +b +c", &[], &[], &[0]),
         ("a@1 c@3 d@4", false, "+a -b +c +d", &[3], &[1], &[0]),
-        // Who comes back while its work is not done is a new one.
-        ("a@1 b@2 c@3", false, "+a -b +c -d +b", &[4], &[3], &[]),
-        ("a@1 c@3 e@5", true, "+a +e +c . -b", &[1], &[4], &[]),
+        // Who comes back while its work is not done has its place still, whatever has become of its role.
+        ("a@1 *b@2 c@3", false, "+a +b +c -d", &[], &[3], &[]),
+        ("a@1 c@3 e@5", true, "+a -b +c +e", &[3], &[1], &[]),
         // Another address is another engine.
-        ("a@1 c@3 e@6", false, "+a -e +c +e -b", &[3], &[1], &[]),
-        ("a@1 c@3 e@6", true, "+a . +c +e .", &[], &[], &[]),
-        ("x@1", true, "-a +x -c -e .", &[1], &[0, 2, 3], &[]),
-        ("x@1 y@2 z@3", true, "+y +x +z . .", &[0, 2], &[], &[]),
+        ("a@1 c@3 e@6", false, "+a -b +c -e +e", &[4], &[3], &[]),
+        // It may be the one before that comes back.
+        ("a@1 c@3 e@5", false, "+a -b +c +e -e", &[], &[4], &[]),
+        ("a@1 c@3 e@6", true, "+a +e +c -e .", &[1], &[3], &[]),
+        ("a@1 c@3 e@6", true, "+a +e +c . .", &[], &[], &[]),
+        ("x@1", true, "-a -e -c +x .", &[3], &[0, 1, 2], &[]),
+        ("x@1 y@2 z@3", true, "+y +z . +x .", &[0, 1], &[], &[]),
     ];
     let mut now = Snapshot::new(1, fleet("a@1 b@2 c@3"));
     for row @ (file, at_rest, stand, added, removed, changed) in rows {
@@ -226,6 +229,11 @@ fn engines_keep_their_places() {
         assert_eq!(ids(&change.added), *added, "{row:?}");
         assert_eq!(ids(&change.removed), *removed, "{row:?}");
         assert_eq!(ids(&change.changed), *changed, "{row:?}");
+        let left = |id: &EngineId| now.engines[id.index()].presence == Presence::Leaving;
+        assert!(change.returned.iter().all(left), "{row:?}");
+        let here = |e: &&EngineView| e.is_here() && now.engine(e.id).is_none_or(|e| !e.is_here());
+        let came = change.snapshot.engines.iter().filter(here).count();
+        assert_eq!(came, added.len() + change.returned.len(), "{row:?}");
         now = change.snapshot;
         let file: BTreeMap<_, _> = file
             .split(' ')
@@ -235,7 +243,7 @@ fn engines_keep_their_places() {
         assert_eq!(here.collect::<BTreeSet<_>>().len(), file.len(), "{row:?}");
     }
     let since = |iid: &str| now.by_iid(iid).expect("it is here").since;
-    assert_eq!((since("x"), since("y")), (10, 11));
+    assert_eq!((since("x"), since("y")), (12, 13));
     assert!(now.by_iid("a").is_none());
 }
 
@@ -281,6 +289,10 @@ proptest::proptest! {
                     Presence::Gone => true,
                 };
                 proptest::prop_assert!(same || was_free, "{:?} {:?}", before, view);
+                let returns = before.presence == Presence::Leaving && view.is_here() && same;
+                proptest::prop_assert_eq!(change.returned.contains(&view.id), returns);
+                let there = next.present().filter(|e| e.is_same_as(view)).count();
+                proptest::prop_assert!(view.presence != Presence::Leaving || there == 0, "{:?} is there twice", view);
                 proptest::prop_assert_eq!(change.added.contains(&view.id), view.since == next.epoch);
                 proptest::prop_assert_eq!(change.removed.contains(&view.id), before.is_here() && view.presence == Presence::Leaving);
             }

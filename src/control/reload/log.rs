@@ -10,10 +10,13 @@ use std::time::Duration;
 
 use super::Failed;
 use crate::base::units::EngineId;
+use crate::config::checked::Fleet;
 use crate::config::reload::Change;
 use crate::config::topology::Snapshot;
 use crate::metrics::picture::{Reload, ReloadResult, Reloads};
+use crate::runtime::bounds::bounds;
 use crate::runtime::clock::unix_seconds;
+use crate::runtime::settle::descriptors;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -35,7 +38,7 @@ impl Done {
             ids.iter().filter_map(iid).collect()
         };
         Done {
-            added: names(&change.snapshot, &change.added),
+            added: names(&change.snapshot, &change.come()),
             removed: names(old, &change.removed),
             changed: names(&change.snapshot, &change.changed),
             restart: change.restart.clone(),
@@ -81,6 +84,17 @@ impl Log {
             places: snapshot.engines.len() as u64,
             ..log.clone()
         }
+    }
+}
+
+/// The ceiling on memory, where the new fleet has another one.
+pub fn say_ceiling(before: &Fleet, now: &Fleet, shards: usize) {
+    let Ok(most_open) = descriptors() else {
+        return;
+    };
+    let [before, now] = [before, now].map(|fleet| bounds(fleet, shards, most_open));
+    if now != before {
+        tracing::info!("memory: {now}");
     }
 }
 
