@@ -15,8 +15,8 @@ use crate::metrics::outcome::Outcome;
 
 /// Outcomes with their reasons that have a line of their own.
 pub const OUTCOMES_MAX: usize = 256;
-/// Engines that do, each with at most two legs. A fleet has fewer.
-pub const ENGINES_MAX: usize = 4_096;
+/// Engines that do, each with a line for either leg: as many as a fleet has at most.
+const LINES_MAX: usize = Part::COUNT * 4_096;
 /// Characters of a word or a name that are kept.
 const NAME_CHARS_MAX: usize = 128;
 /// What the others share. No engine is named so, as a name is not empty.
@@ -168,7 +168,7 @@ impl Summary {
 
     fn engine(&mut self, name: &str, part: Part) -> &mut Engine {
         let key = (short(name), part);
-        let has_room = self.engines.len() < ENGINES_MAX || self.engines.contains_key(&key);
+        let has_room = self.engines.len() < LINES_MAX || self.engines.contains_key(&key);
         let others = || (OTHERS.to_owned(), part);
         self.engines
             .entry(if has_room { key } else { others() })

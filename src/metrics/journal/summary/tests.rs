@@ -239,7 +239,7 @@ fn the_text_has_a_line_for_everything() {
 fn names_without_end_share_a_line() {
     let mut summary = Summary::default();
     let mut template = row(&mut Prng::new(1));
-    let count = ENGINES_MAX + 100;
+    let count = LINES_MAX + 100;
     for n in 0..count {
         template["outcome"] = json!(format!("o{n}{}", "\u{1b}".repeat(500)));
         template["prefill_engine"] = json!(format!("p{n}"));
@@ -248,7 +248,7 @@ fn names_without_end_share_a_line() {
         let line = template.to_string();
         summary.add(Facts::read(line.as_bytes()));
     }
-    assert!(summary.outcomes.len() <= OUTCOMES_MAX + 1 && summary.engines.len() <= ENGINES_MAX + 2);
+    assert!(summary.outcomes.len() <= OUTCOMES_MAX + 1 && summary.engines.len() <= LINES_MAX + 2);
     assert_eq!(summary.outcomes.values().sum::<u64>(), count as u64);
     assert_eq!(
         summary.engines.values().map(|e| e.requests).sum::<u64>(),
