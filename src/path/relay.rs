@@ -12,6 +12,7 @@ use super::answer;
 use super::assemble::Assembly;
 use super::exchange::{Cx, Exchange, Io};
 use super::fault::Cause;
+use super::fields::Fields;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Phase};
@@ -36,7 +37,7 @@ pub struct Relay {
     hold: Vec<u8>,
     held: usize,
     /// Lines that go out with the next event.
-    prefix: Vec<u8>,
+    fields: Fields,
     /// Ids counted in this attempt.
     pub tokens: u64,
     /// Ids of the first token-bearing event; the times between tokens count from there.
@@ -239,11 +240,14 @@ impl Sink<'_> {
                 ControlFlow::Break(())
             }
             Item::Line(line) => {
-                self.line(line);
+                if self.relay.started {
+                    self.relay.fields.push(line);
+                }
                 ControlFlow::Continue(())
             }
             Item::Blank => {
-                self.blank();
+                self.relay.fields.end_block();
+                Sink::flush_comments(self.relay, self.io);
                 ControlFlow::Continue(())
             }
         }
@@ -288,8 +292,8 @@ impl Sink<'_> {
             Some(assembly) => assembly.event_known(value, facts.varies()),
             None if self.relay.started => {
                 let out = answer::stream_body(self.io);
-                if !self.relay.prefix.is_empty() {
-                    out.append(&mut self.relay.prefix);
+                if !self.relay.fields.is_empty() {
+                    self.relay.fields.append_to(out);
                 }
                 match block {
                     Some(block) => event::write_block(out, block, cuts),
@@ -308,7 +312,7 @@ impl Sink<'_> {
             Some(assembly) => assembly.malformed(),
             None if self.relay.started => {
                 let out = answer::stream_body(self.io);
-                out.append(&mut self.relay.prefix);
+                self.relay.fields.append_to(out);
                 event::write_malformed(out, value);
                 return ControlFlow::Continue(());
             }
@@ -339,41 +343,10 @@ impl Sink<'_> {
         self.relay.hold = Vec::new();
     }
 
-    /// Comments and `event`, `id`, `retry` lines wait for the event they stand before.
-    fn line(&mut self, line: &[u8]) {
-        if !self.relay.started {
-            return;
-        }
-        // Fields without events would gather without end: they are dropped at the bound, and a line over it is none to keep.
-        if self.relay.prefix.len() + line.len() > limits::CLIENT_BUFFER_BYTES {
-            self.relay.prefix.clear();
-        }
-        if line.len() > limits::CLIENT_BUFFER_BYTES {
-            return;
-        }
-        self.relay.prefix.extend_from_slice(line);
-        self.relay.prefix.push(b'\n');
-    }
-
-    /// A block without data dispatches nothing, so its `event:` must not name the next one; `id` and `retry` outlive it.
-    fn blank(&mut self) {
-        if self.relay.prefix.is_empty() {
-            return;
-        }
-        drop_lines(&mut self.relay.prefix, |line| {
-            matches!(line.strip_prefix(b"event"), Some([b':' | b'\n', ..]))
-        });
-        Sink::flush_comments(self.relay, self.io);
-    }
-
-    /// Comments alone need not wait: they keep the connection alive, and belong to no event.
+    /// Comments alone need not wait.
     fn flush_comments(relay: &mut Relay, io: &mut Io) {
-        if relay.prefix.is_empty() {
-            return;
-        }
-        let mut lines = relay.prefix.split_inclusive(|b| *b == b'\n');
-        if lines.all(|line| line.starts_with(b":")) {
-            answer::stream_body(io).append(&mut relay.prefix);
+        if relay.fields.are_comments() {
+            relay.fields.append_to(answer::stream_body(io));
         }
     }
 
@@ -381,19 +354,4 @@ impl Sink<'_> {
         self.relay.fault = Some(cause);
         ControlFlow::Break(())
     }
-}
-
-/// Removes the lines that `unwanted` picks, in place.
-fn drop_lines(lines: &mut Vec<u8>, unwanted: impl Fn(&[u8]) -> bool) {
-    let (mut from, mut to) = (0, 0);
-    while from < lines.len() {
-        let rest = &lines[from..];
-        let len = memchr::memchr(b'\n', rest).map_or(rest.len(), |n| n + 1);
-        if !unwanted(&rest[..len]) {
-            lines.copy_within(from..from + len, to);
-            to += len;
-        }
-        from += len;
-    }
-    lines.truncate(to);
 }
