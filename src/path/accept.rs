@@ -6,12 +6,11 @@
 //! counts as arrived when its turn comes, and what is read ahead is bounded.
 
 use super::exchange::{Cx, Exchange, Io};
-use super::leg::{LegCommand, LegSlot, State};
+use super::leg::{LegCommand, LegSlot};
 use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::Leg;
-use crate::metrics::histogram::Series;
 use crate::shard::{ControlRequest, Shard};
 use crate::wire::h1::body::BodyDecoder;
 use crate::wire::h1::head::HeadLimits;
@@ -140,6 +139,7 @@ impl Connection {
         shard.count_write(bytes);
         self.io.out.written(buf);
         self.io.timers.clear(Timer::Stall);
+        self.tail_went(shard);
         if let (true, Some(exchange)) = (was_full, self.exchange.as_mut()) {
             // The engine was not read meanwhile, so its silence counts from now.
             exchange.stream_read_done(&mut Cx {
@@ -163,46 +163,14 @@ impl Connection {
         self.advance(shard, now);
     }
 
+    /// The process ends in a moment: the deadline of what is under way is now.
+    pub fn out_of_time(&mut self, shard: &mut Shard, now: Instant) {
+        self.deadline_over(shard, now);
+    }
+
     /// Writing failed.
     pub fn client_broken(&mut self, shard: &mut Shard, now: Instant) {
         self.cut(shard, now);
-    }
-
-    /// The leg in `slot` has to wait for a connection: its engine has as many as it may.
-    pub fn leg_waits(&mut self, shard: &Shard, now: Instant, slot: usize) {
-        self.legs[slot].state = State::Waiting;
-        self.io
-            .bound_leg(slot, now + shard.snapshot.fleet.engine.pool_timeout);
-    }
-
-    /// The wait is over: the leg's connection is being made.
-    pub fn leg_opens(&mut self, shard: &Shard, now: Instant, slot: usize) {
-        self.legs[slot].state = State::Opening;
-        if let Some(exchange) = &self.exchange {
-            let connect = now + shard.snapshot.fleet.engine.connect_timeout;
-            self.io
-                .bound_leg(slot, connect.min(exchange.marks.leg_bound[slot]));
-        }
-    }
-
-    /// The leg in `slot` has its connection; its request goes out.
-    pub fn leg_connected(&mut self, slot: usize) {
-        if let (Some(exchange), false) = (&self.exchange, self.legs[slot].drains()) {
-            self.io.bound_leg(slot, exchange.marks.leg_bound[slot]);
-        }
-    }
-
-    /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.
-    pub fn leg_sent(&mut self, shard: &Shard, now: Instant, slot: usize, reused: bool) {
-        self.legs[slot].sent(reused);
-        if let (Some(exchange), false) = (&mut self.exchange, self.legs[slot].drains()) {
-            exchange.handoff.dispatched |=
-                self.legs[slot].kind == Some(Leg::Decode) && exchange.handoff_rides();
-            self.io.bound_leg(slot, exchange.marks.leg_bound[slot]);
-            shard
-                .times
-                .record(Series::Connect, now.since(exchange.marks.leg_opened[slot]));
-        }
     }
 
     pub fn timer(&mut self, shard: &mut Shard, now: Instant) {
@@ -325,7 +293,7 @@ impl Connection {
         loop {
             let before = (self.front, self.inbuf.len());
             match self.front {
-                Front::Head if self.io.out.is_full() => return,
+                Front::Head if self.is_behind() => return,
                 Front::Head => self.read_head(shard, now),
                 Front::Body if self.asking.is_some() => self.read_ask(shard, now),
                 Front::Body => self.read_body(shard, now),

@@ -8,7 +8,9 @@ use super::answer;
 use super::assemble;
 use super::exchange::{Cx, Exchange};
 use super::fault::Cause;
+use super::tail::{Account, Tail};
 use super::timers::Timer;
+use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{Leg, Phase};
 use crate::fleet::pick::Placement;
@@ -100,32 +102,39 @@ impl Exchange {
         if let Some(permit) = self.seat.take() {
             cx.shard.release(Awaited::Seat, permit);
         }
-        let shared = &cx.shard.shared;
-        if let Some(permit) = self.retained.take() {
-            // Nobody waits for this one.
-            let shard = cx.shard.id.index();
-            shared.retained.release(shard, permit, &mut Vec::new());
-        }
         if end == End::Served {
-            shared
+            cx.shard
+                .shared
                 .retries
                 .earn(cx.shard.snapshot.fleet.serving.retry_replenish);
         }
         // Legs keep their bounds: the slot may hold one that drains for an earlier exchange.
-        for timer in [Timer::Deadline, Timer::Wait, Timer::KeepAlive, Timer::Price] {
+        for timer in [Timer::Wait, Timer::KeepAlive, Timer::Price] {
             cx.io.timers.clear(timer);
         }
         if self.relay.started() {
             cx.shard.ledger.update(|tx| tx.sub(Cell::StreamsActive, 1));
         }
         self.end = Some(end);
-        let slo_met = self.record(cx, end);
-        cx.shard.count_end(end, !self.marks.model_checked, slo_met);
-        if let Some(mut row) = row {
-            row.slo_met = (end == End::Served).then_some(slo_met);
-            cx.shard.end_row(row);
-        }
+        let account = Account {
+            end,
+            unsized_offered: !self.marks.model_checked,
+            slo_met: self.record(cx, end),
+            row,
+        };
         self.stage = Stage::Account;
+        match self.retained.take() {
+            Some(permit) if cx.io.out.pending() > limits::BUFFER_KEEP_BYTES => {
+                cx.io.tail = Some(Tail { permit, account });
+            }
+            permit => {
+                if let Some(permit) = permit {
+                    cx.shard.let_go(permit);
+                }
+                cx.io.timers.clear(Timer::Deadline);
+                account.settle(cx.shard);
+            }
+        }
     }
 
     /// The engines of a served request did what they were asked for.
@@ -178,10 +187,6 @@ impl Exchange {
         let ttft = first.since(self.arrived);
         times.record(Series::Ttft, ttft);
         times.record(Series::Duration, cx.now.since(self.arrived));
-        times.record(
-            Series::QueueWait,
-            self.marks.admitted.since(self.marks.sized),
-        );
         let later = self.relay.tokens.saturating_sub(self.relay.first_tokens);
         let mut met = ttft <= slo.ttft;
         if later > 0 {

@@ -15,6 +15,7 @@ use super::timers::Timer;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::Leg;
+use crate::metrics::ledger::Cell;
 use crate::metrics::outcome::{End, InvalidReason};
 use crate::shard::Shard;
 
@@ -89,13 +90,14 @@ impl Connection {
     pub(super) fn client_late(&mut self, shard: &mut Shard, now: Instant) {
         match self.front {
             // The client is still taking an answer: its own time begins when it has it. Until then the stall timer watches.
-            Front::Head if self.io.out.is_full() => self.await_head(shard, now),
+            Front::Head if self.is_behind() => self.await_head(shard, now),
             Front::Head if self.inbuf.is_empty() && self.io.out.pending() > 0 => {
                 self.await_head(shard, now);
             }
             Front::Linger if self.io.out.pending() > 0 => self.linger(now),
             Front::Head if self.inbuf.is_empty() => self.cut(shard, now),
             Front::Head => {
+                shard.count(Cell::HeadsRefused);
                 self.io.close = true;
                 answer::write_refusal(&mut self.io, shard, &LATE, None, None);
                 self.linger(now);
@@ -142,6 +144,7 @@ impl Connection {
             }
         }
         self.io.out.discard();
+        self.end_tail(shard, false);
         self.io.timers.clear(Timer::Client);
         self.io.timers.clear(Timer::Stall);
         self.front = Front::Closed;

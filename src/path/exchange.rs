@@ -11,6 +11,7 @@ use super::account::Marks;
 use super::leg::LegCommand;
 use super::out::ClientOut;
 use super::relay::Relay;
+use super::tail::Tail;
 use super::timers::{Timer, Timers};
 use super::wait::InPhase;
 use super::{Stage, assemble};
@@ -47,6 +48,8 @@ pub struct Io {
     pub close: bool,
     /// The request was HEAD: heads go out without their bodies.
     pub head_only: bool,
+    /// Of an exchange that is over, whose answer still lies here.
+    pub tail: Option<Tail>,
 }
 
 /// See the head of this file.

@@ -19,11 +19,15 @@ pub mod prefill;
 
 pub mod decode;
 
+mod fields;
+
 pub mod relay;
 
 pub mod assemble;
 
 pub mod account;
+
+mod tail;
 
 pub mod close;
 

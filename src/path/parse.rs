@@ -226,6 +226,10 @@ impl Connection {
     /// The request's deadline is over, in whatever phase.
     pub(super) fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
         let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
+            if self.io.tail.is_some() {
+                // It had as long for its answer as the request had for all.
+                self.cut(shard, now);
+            }
             return;
         };
         let in_body = self.front == Front::Body;
@@ -239,9 +243,11 @@ impl Connection {
         self.after(shard, now);
         if self.io.out.pending() > 0 {
             // A client that does not read at its deadline is not waited for much longer.
-            self.io
-                .timers
-                .set(Timer::Stall, now + Duration::from_secs(1));
+            let soon = now + Duration::from_secs(1);
+            self.io.timers.set(Timer::Stall, soon);
+            if self.io.tail.is_some() {
+                self.io.timers.set(Timer::Deadline, soon);
+            }
         }
     }
 }
@@ -265,12 +271,11 @@ impl Exchange {
             aliases: &fleet.model_aliases,
         };
         self.marks.body_done = cx.now;
+        let began = cx.shard.tick();
         match openai::check(self.route, &self.body, &rules) {
             Ok(request) => {
                 self.marks.model_checked = true;
-                cx.shard
-                    .times
-                    .record(Series::Parse, cx.now.since(self.arrived));
+                cx.shard.took(Series::Parse, began);
                 self.request = Some(request);
                 self.begin_keep_alive(cx);
                 self.size(cx);

@@ -19,6 +19,8 @@ pub struct View {
     pub legs: [LegView; SLOTS],
     /// Bytes gathered for the client, and in flight to it.
     pub pending: usize,
+    /// An answer of before is retained until the client has it.
+    pub tail: bool,
     /// Client bytes read ahead.
     pub ahead: usize,
     timers: [Instant; Timer::ALL.len()],
@@ -78,6 +80,7 @@ impl Connection {
                 engine: self.legs[slot].engine,
             }),
             pending: self.io.out.pending(),
+            tail: self.io.tail.is_some(),
             ahead: self.inbuf.len(),
             timers: Timer::ALL.map(|timer| self.io.timers.at(timer)),
         }

@@ -156,6 +156,23 @@ fn a_client_that_reads_is_not_cut() {
     }
 }
 
+/// A credit was spent where there was no time left for another attempt.
+// proves R-FLT-4
+#[test]
+fn a_retry_that_would_come_too_late_costs_no_credit() {
+    let mut calm = Calm::new(ONE_LEG);
+    let mut snapshot = (*calm.0.shard.snapshot).clone();
+    let serving = &mut snapshot.fleet.serving;
+    serving.retry_base = Duration::from_secs(1_000_000);
+    serving.retry_cap = serving.retry_base;
+    calm.0.shard.shared.retries.set_most(1.0);
+    calm.0.shard.snapshot = std::sync::Arc::new(snapshot);
+    calm.asks(&[HEAD, BODY].concat());
+    calm.then(|w| w.leg_breaks(0));
+    assert_eq!(calm.ended(Outcome::Failed), 1);
+    assert!(calm.0.shard.shared.retries.take(), "it is still there");
+}
+
 /// One that takes nothing is dropped.
 // proves R-HTTP-7
 #[test]
@@ -166,6 +183,63 @@ fn a_client_that_takes_nothing_is_cut() {
     assert!(!calm.0.is_closed());
     calm.then(|w| w.advance(Duration::from_secs(2)));
     assert!(calm.0.is_closed());
+}
+
+/// A finished answer was under no retention and no deadline: whoever took it byte by byte held it for as long as it liked, and room was
+/// given away that was not there.
+// proves R-ADM-1, R-ADM-8
+#[test]
+fn an_answer_is_retained_until_its_client_has_it() {
+    for takes in [true, false] {
+        let mut calm = Calm::new(ONE_LEG);
+        let mut snapshot = (*calm.0.shard.snapshot).clone();
+        snapshot.fleet.serving.max_response_bytes = 1 << 20;
+        let deadline = snapshot.fleet.serving.request_timeout;
+        calm.0.shard.snapshot = std::sync::Arc::new(snapshot);
+        let body = br#"{"prompt":"hi"}"#;
+        let head = b"POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: 15\r\n\r\n";
+        calm.asks(&[&head[..], body].concat());
+        calm.then(|w| w.leg_step(0, 0));
+        calm.then(|w| w.leg_step(0, 0));
+        let text = "x".repeat(200_000);
+        let stream = format!(
+            "data: {{\"id\":\"c\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\",\"choices\":[{{\"index\":0,\
+             \"text\":\"{text}\",\"logprobs\":null,\"finish_reason\":\"stop\",\"token_ids\":[1]}}]}}\n\ndata: [DONE]\n\n"
+        );
+        let length = stream.len();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {length}\r\n\r\n{stream}"
+        );
+        calm.then(|w| w.leg_raw(0, answer.as_bytes()));
+        let ends = |calm: &Calm| [Outcome::Served, Outcome::Cancelled].map(|end| calm.ended(end));
+        assert_eq!(ends(&calm), [0, 0], "it is on its way");
+        let shared = calm.0.shard.shared.clone();
+        assert_eq!((shared.seats.held(), shared.retained.held()), (0, 1));
+        // What comes next waits for it.
+        calm.asks(HEALTH);
+        let answers = |calm: &Calm| {
+            let got = String::from_utf8_lossy(&calm.0.client.received).into_owned();
+            got.matches("HTTP/1.1 200").count()
+        };
+        if takes {
+            calm.then(|w| w.client_takes(100_000));
+            assert_eq!((answers(&calm), shared.retained.held()), (1, 1));
+            calm.then(|w| w.client_takes(usize::MAX));
+            calm.then(|w| w.client_takes(usize::MAX));
+            assert_eq!((answers(&calm), shared.retained.held()), (2, 0));
+            assert_eq!(ends(&calm), [1, 0]);
+        } else {
+            let step = Duration::from_secs(20);
+            for _ in 0..=deadline.as_secs() / step.as_secs() {
+                assert_eq!(u64::from(!calm.0.is_closed()), shared.retained.held());
+                calm.then(|w| w.client_takes(1));
+                calm.then(|w| w.advance(step));
+            }
+            assert!(calm.0.is_closed());
+            assert_eq!(shared.retained.held(), 0);
+            assert_eq!(ends(&calm), [0, 1], "the client never had it");
+        }
+    }
 }
 
 /// Reading stopped at the pipeline's bound, in the middle of a head that its own limit allowed.

@@ -322,7 +322,9 @@ impl World {
         match phase {
             Phase::Dialing => {
                 leg.phase = Phase::Sending;
-                self.conn.leg_connected(slot);
+                if self.conn.leg_may_go(&mut self.shard, self.now, slot) {
+                    self.conn.leg_connected(slot);
+                }
             }
             Phase::Sending => {
                 leg.phase = Phase::Answering;
