@@ -129,7 +129,7 @@ impl Exchange {
         matches!(self.placement, Some(Placement::OneLeg { .. }))
     }
 
-    fn handoff_expired(&self, cx: &Cx) -> bool {
+    pub(super) fn handoff_expired(&self, cx: &Cx) -> bool {
         let bound = self.plan.fleet.engine.handoff_bound();
         !self.handoff.params.is_empty()
             && self.handoff_rides()

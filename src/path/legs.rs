@@ -9,10 +9,70 @@ use super::leg::{LegFault, LegStep, State};
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg};
+use crate::metrics::histogram::Series;
 use crate::shard::Shard;
 use crate::wire::openai;
 
 impl Connection {
+    /// The leg in `slot` has to wait for a connection: its engine has as many as it may.
+    pub fn leg_waits(&mut self, shard: &Shard, now: Instant, slot: usize) {
+        self.legs[slot].state = State::Waiting;
+        self.io
+            .bound_leg(slot, now + shard.snapshot.fleet.engine.pool_timeout);
+    }
+
+    /// Whether a leg that waited for its connection, or made one, may still send its request. If it may not, its attempt is over.
+    pub fn leg_may_go(&mut self, shard: &mut Shard, now: Instant, slot: usize) -> bool {
+        let leg = &self.legs[slot];
+        let (Some(Leg::Decode), Some(engine), false) = (leg.kind, leg.engine, leg.drains()) else {
+            return true;
+        };
+        let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
+            return true;
+        };
+        let io = &mut self.io;
+        let cx = &mut Cx { shard, io, now };
+        if !exchange.handoff_expired(cx) {
+            return true;
+        }
+        exchange.leg_fault(cx, Leg::Decode, engine, Cause::HandoffExpired);
+        self.after(shard, now);
+        false
+    }
+
+    /// The wait is over: the leg's connection is being made. Neither the way to its engine nor the engine's time has begun before.
+    pub fn leg_opens(&mut self, shard: &Shard, now: Instant, slot: usize) {
+        self.legs[slot].state = State::Opening;
+        if let Some(exchange) = &mut self.exchange {
+            let marks = &mut exchange.marks;
+            let waited = now.since(marks.leg_opened[slot]);
+            marks.leg_opened[slot] = now;
+            marks.leg_bound[slot] = marks.leg_bound[slot] + waited;
+            let connect = now + shard.snapshot.fleet.engine.connect_timeout;
+            self.io.bound_leg(slot, connect.min(marks.leg_bound[slot]));
+        }
+    }
+
+    /// The leg in `slot` has its connection; its request goes out.
+    pub fn leg_connected(&mut self, slot: usize) {
+        if let (Some(exchange), false) = (&self.exchange, self.legs[slot].drains()) {
+            self.io.bound_leg(slot, exchange.marks.leg_bound[slot]);
+        }
+    }
+
+    /// The request of the leg in `slot` is out, on a pooled connection (`reused`) or a new one.
+    pub fn leg_sent(&mut self, shard: &Shard, now: Instant, slot: usize, reused: bool) {
+        self.legs[slot].sent(reused);
+        if let (Some(exchange), false) = (&mut self.exchange, self.legs[slot].drains()) {
+            exchange.handoff.dispatched |=
+                self.legs[slot].kind == Some(Leg::Decode) && exchange.handoff_rides();
+            self.io.bound_leg(slot, exchange.marks.leg_bound[slot]);
+            shard
+                .times
+                .record(Series::Connect, now.since(exchange.marks.leg_opened[slot]));
+        }
+    }
+
     /// Bytes of an engine's answer.
     pub fn leg_bytes(&mut self, shard: &mut Shard, now: Instant, slot: usize, bytes: &[u8]) {
         let mut pos = 0;
@@ -243,7 +303,7 @@ impl Exchange {
         }
     }
 
-    fn leg_fault(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, cause: Cause) {
+    pub(super) fn leg_fault(&mut self, cx: &mut Cx, kind: Leg, engine: EngineId, cause: Cause) {
         match kind {
             Leg::Tokenize => self.count_failed(cx, engine, cause),
             Leg::Prefill if cause == Cause::StaleSocket && self.relay.first_token.is_none() => {

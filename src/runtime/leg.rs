@@ -127,6 +127,9 @@ impl<R: Rt> LegIo<R> {
     ) -> Option<LegOp<R>> {
         let engine = self.engine?;
         let now = cell.now();
+        if self.waiting && !conn.leg_may_go(&mut cell.shard.borrow_mut(), now, slot) {
+            return None;
+        }
         if !cell.held().take(engine) {
             if !self.waiting {
                 conn.leg_waits(&cell.shard.borrow(), now, slot);
@@ -146,6 +149,8 @@ impl<R: Rt> LegIo<R> {
         self.reused = pooled.is_some();
         if pooled.is_some() {
             self.line = pooled;
+            // The way is there: from here on it is the engine's time.
+            conn.leg_connected(slot);
             return self.send();
         }
         let dial = cell.dial(engine);
@@ -215,8 +220,10 @@ impl<R: Rt> LegIo<R> {
     ) {
         match done {
             LegDone::Dialed(Ok(line)) => {
-                self.line = Some(line);
-                conn.leg_connected(slot);
+                if conn.leg_may_go(shard, now, slot) {
+                    self.line = Some(line);
+                    conn.leg_connected(slot);
+                }
             }
             LegDone::Dialed(Err(DialFault::Shortage)) => {
                 conn.leg_failed(shard, now, slot, LegFault::Shortage);

@@ -85,13 +85,15 @@ fn a_leg_that_waits_for_a_connection_goes_on_when_one_is_free() {
     let setups: Vec<_> = Setup::all().into_iter().filter(|s| s.shards == 1).collect();
     in_each(&setups, |setup| {
         let fleet = Fleet::pair().with("engine", "pool_max", 1);
+        // The engine's own time begins when the wait is over.
+        let fleet = fleet.with("engine", "first_token_timeout_s", 1.0);
         // No clock of another kind may come to its help.
         let fleet = fleet
             .with("engine", "pool_timeout_s", 3600)
             .with("engine", "connect_timeout_s", 600)
             .with("runtime", "header_timeout_s", 600);
         let world = World::start(setup, &fleet);
-        let slow = json!({"chunks": [event("a"), {"delay_ms": 500}, DONE]});
+        let slow = json!({"chunks": [event("a"), {"delay_ms": 1_500}, DONE]});
         world
             .engines
             .script(&json!({"decode": [slow, {"default": true}]}));
@@ -106,6 +108,34 @@ fn a_leg_that_waits_for_a_connection_goes_on_when_one_is_free() {
             assert!(answer.text().ends_with(DONE));
         }
         assert_eq!(number(&world.at_rest(), "/served"), 2);
+    });
+}
+
+/// A handoff was sent however long its leg had waited for a connection.
+// proves R-LEG-3
+#[test]
+fn a_handoff_that_grows_old_in_the_wait_for_a_connection_is_not_sent() {
+    let setups: Vec<_> = Setup::all().into_iter().filter(|s| s.shards == 1).collect();
+    in_each(&setups, |setup| {
+        let fleet = Fleet::pair()
+            .with("engine", "pool_max", 1)
+            .with("engine", "kv_lease_s", 1)
+            .with("serving", "max_attempts", 1);
+        let world = World::start(setup, &fleet);
+        let slow = json!({"chunks": [event("a"), {"delay_ms": 1_500}, DONE]});
+        world
+            .engines
+            .script(&json!({"decode": [slow, {"default": true}]}));
+        let (mut first, mut second) = (world.connect(), world.connect());
+        first.send(&client::post(TEXT, &counted(true)));
+        world.until_leg("decode", 1);
+        second.send(&client::post(TEXT, &counted(true)));
+        assert_eq!(first.answer().status, Some(200));
+        let late = second.answer();
+        assert_eq!(late.status, Some(504), "{}", late.text());
+        assert_eq!(late.error().2, json!("handoff_expired"));
+        assert_eq!(world.engines.legs("decode").len(), 1);
+        assert_eq!(number(&world.at_rest(), "/served"), 1);
     });
 }
 
