@@ -4,6 +4,8 @@
 //! own for token arrays, the engine's `/tokenize` otherwise, an estimate where that is off or missing), then a seat or a wait for one.
 //! Order is the contract's: an overloaded or held router answers before it looks at the body.
 
+use std::time::Duration;
+
 use super::Stage;
 use super::answer::Refusal;
 use super::exchange::{Cx, Exchange};
@@ -113,7 +115,7 @@ impl Exchange {
                     cx.shard.counter_answered(engine);
                     self.sized(cx, tokens, false);
                 }
-                None => self.count_failed(cx, engine, Cause::Handoff),
+                None => self.count_failed(cx, engine, Cause::BadCount),
             },
             404 | 405 | 501 => {
                 if cx.shard.shared.board.line(engine).mark_tokenize_missing() {
@@ -139,9 +141,7 @@ impl Exchange {
         if cause.is_refusal() {
             return self.pass_refusal(cx, cause);
         }
-        // `Handoff` here stands for an answer that holds no count: worth asking another engine.
-        let elsewhere = cause.is_transient() || cause == Cause::Handoff;
-        if elsewhere {
+        if cause.is_transient() {
             cx.shard.counter_failed(cx.now, engine);
             let tries = self.counters_asked.len();
             let max = self.plan.fleet.serving.max_attempts as usize;
@@ -167,12 +167,16 @@ impl Exchange {
         if let Some(standing) = cx.shard.shared.stopped() {
             return self.refuse_held(cx, standing);
         }
+        let began = cx.shard.tick();
         self.read_prefix(cx);
         if !self.is_promising(cx, false) {
-            return;
+            return cx.shard.took(Series::Admit, began);
         }
-        match cx.shard.ask(Awaited::Seat, self.token) {
+        let asked = cx.shard.ask(Awaited::Seat, self.token);
+        cx.shard.took(Series::Admit, began);
+        match asked {
             Asked::Permit(permit) => {
+                cx.shard.times.record(Series::QueueWait, Duration::ZERO);
                 self.seat = Some(permit);
                 self.seated(cx);
             }
@@ -194,9 +198,6 @@ impl Exchange {
     /// It has a seat: at once, or after a wait.
     pub fn seated(&mut self, cx: &mut Cx) {
         self.marks.admitted = cx.now;
-        cx.shard
-            .times
-            .record(Series::Admit, cx.now.since(self.marks.checked));
         self.place(cx);
     }
 }

@@ -10,6 +10,7 @@
 //! | engine status or error 429, 500, 502, 503 | yes | 502 |
 //! | engine status or error 400, 413, 422 | no | passed on with the engine's message |
 //! | any other engine status | no | 502 |
+//! | a count that is none | yes, of another engine | 502 |
 //! | token ids that break the rule, end before `[DONE]`, `[DONE]` before a token, `abort` | yes | 502 |
 //! | bad handoff, prefill answer not JSON | no | 502 |
 //! | handoff too old | yes | 504 `handoff_expired` |
@@ -21,6 +22,7 @@ use super::answer::{self, Refusal};
 use super::exchange::{Cx, Exchange};
 use super::leg::LegFault;
 use super::timers::Timer;
+use crate::base::time::Instant;
 use crate::base::units::{EngineId, Leg, Phase};
 use crate::fleet::breaker::FaultClass;
 use crate::fleet::pick::Placement;
@@ -44,6 +46,8 @@ pub enum Cause {
     /// EOF before `[DONE]`, or `[DONE]` before a token.
     Termination,
     Abort,
+    /// An answer that holds no count.
+    BadCount,
     Handoff,
     HandoffExpired,
     Assembly,
@@ -56,6 +60,7 @@ impl Cause {
             Cause::Leg(_) | Cause::StaleSocket | Cause::BadHttp | Cause::Timeout => true,
             Cause::Status(status) => matches!(status, 408 | 429 | 500 | 502 | 503 | 504),
             Cause::BadIds | Cause::Termination | Cause::Abort | Cause::HandoffExpired => true,
+            Cause::BadCount => true,
             Cause::PoolStarved | Cause::Handoff | Cause::Assembly | Cause::ResponseLimit => false,
         }
     }
@@ -92,6 +97,7 @@ impl Cause {
             Cause::BadHttp | Cause::BadIds | Cause::Termination | Cause::Abort => {
                 Some(FaultClass::Stream)
             }
+            Cause::BadCount => Some(FaultClass::Stream),
             Cause::Assembly | Cause::ResponseLimit => None,
         }
     }
@@ -141,8 +147,11 @@ impl Exchange {
             if !self.has_engine_left(cx) {
                 return self.refuse_no_engine(cx);
             }
-            if (stale || cx.shard.shared.retries.take()) && self.back_off(cx) {
-                return;
+            // A credit is for a retry that there will be.
+            if let Some(at) = self.retry_at(cx)
+                && (stale || cx.shard.shared.retries.take())
+            {
+                return self.back_off(cx, at);
             }
         }
         self.answer_fault(cx, cause);
@@ -194,21 +203,20 @@ impl Exchange {
         self.refuse(cx, NO_ENGINE, End::Failed(FailReason::NoEngine));
     }
 
-    /// Full jitter: uniform in 0..min(cap, base × 2^retries). False when the deadline would come first.
-    fn back_off(&mut self, cx: &mut Cx) -> bool {
+    /// Full jitter: uniform in 0..min(cap, base × 2^retries). `None` when the deadline would come first.
+    fn retry_at(&self, cx: &mut Cx) -> Option<Instant> {
         let serving = &self.plan.fleet.serving;
         let doublings = self.attempt.saturating_sub(1).min(16);
         let most = (serving.retry_base * 2u32.pow(doublings)).min(serving.retry_cap);
         let pause = most.mul_f64(cx.shard.prng.unit());
-        let at = cx.now + pause;
-        if at >= self.deadline {
-            return false;
-        }
+        Some(cx.now + pause).filter(|at| *at < self.deadline)
+    }
+
+    fn back_off(&mut self, cx: &mut Cx, until: Instant) {
         cx.shard.count(Cell::RetryAttempts);
         self.reset_attempt();
         self.stage = Stage::Place;
-        cx.io.timers.set(Timer::Wait, at);
-        true
+        cx.io.timers.set(Timer::Wait, until);
     }
 
     pub fn answer_fault(&mut self, cx: &mut Cx, cause: Cause) {

@@ -50,7 +50,7 @@ impl Exchange {
         row.add_fault(Fault {
             engine: Text::of(iid(cx, engine)),
             leg,
-            what: what(leg, cause),
+            what: what(cause),
             status: match cause {
                 Cause::Status(status) => Some(status),
                 _ => None,
@@ -124,7 +124,7 @@ fn iid<'a>(cx: &'a Cx, engine: EngineId) -> &'a [u8] {
     view.map_or(b"?", |engine| engine.iid.as_bytes())
 }
 
-fn what(leg: Leg, cause: Cause) -> What {
+fn what(cause: Cause) -> What {
     match cause {
         Cause::Leg(LegFault::Connect) => What::Connect,
         Cause::Leg(LegFault::Broken) => What::Broken,
@@ -137,8 +137,7 @@ fn what(leg: Leg, cause: Cause) -> What {
         Cause::BadIds => What::BadIds,
         Cause::Termination => What::Termination,
         Cause::Abort => What::Abort,
-        // Where a count failed it stands for an answer that holds none.
-        Cause::Handoff if leg == Leg::Tokenize => What::BadAnswer,
+        Cause::BadCount => What::BadAnswer,
         Cause::Handoff => What::Handoff,
         Cause::HandoffExpired => What::HandoffExpired,
         Cause::Assembly => What::Assembly,

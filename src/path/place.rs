@@ -9,6 +9,7 @@ use super::exchange::{Cx, Exchange};
 use crate::base::units::{Dialect, EngineId};
 use crate::fleet::pick::{self, Placement, Rank};
 use crate::fleet::price;
+use crate::metrics::histogram::Series;
 use crate::shard::board::{Charge, Phase, Reservation};
 
 /// How often a placement is looked at again because others came in between.
@@ -19,11 +20,13 @@ impl Exchange {
     pub fn place(&mut self, cx: &mut Cx) {
         self.stage = Stage::Place;
         self.marks.placed = cx.now;
+        let began = cx.shard.tick();
         let Some((rank, placement)) = self.plan(cx) else {
             return self.refuse_no_engine(cx);
         };
         self.attempt += 1;
         self.settle(cx, rank, placement);
+        cx.shard.took(Series::Place, began);
         self.advance_legs(cx);
     }
 

@@ -13,6 +13,7 @@ use super::timers::Timer;
 use crate::base::time::Instant;
 use crate::base::units::EngineId;
 use crate::fleet::pick::Placement;
+use crate::metrics::histogram::Series;
 use crate::metrics::outcome::{End, ExpireReason};
 use crate::shard::Shard;
 use crate::shard::board::Phase;
@@ -57,6 +58,7 @@ impl Exchange {
         cx.io.timers.clear(Timer::Price);
         match place.0 {
             Awaited::Seat => {
+                self.note_wait(cx);
                 // Held from here on, so that whatever ends the request gives it back.
                 self.seat = Some(permit);
                 if self.is_promising(cx, true) {
@@ -120,9 +122,18 @@ impl Exchange {
     /// Leaves the line, if it is in one.
     pub fn leave_line(&mut self, cx: &mut Cx) {
         if let Some(place) = self.place_in_line.take() {
+            if place.0 == Awaited::Seat {
+                self.note_wait(cx);
+            }
             cx.io.timers.clear(Timer::Wait);
             cx.shard.leave(place);
         }
+    }
+
+    /// The wait for a seat is over, with one or without.
+    fn note_wait(&self, cx: &Cx) {
+        let waited = cx.now.since(self.marks.sized);
+        cx.shard.times.record(Series::QueueWait, waited);
     }
 
     /// Starts the legs of the attempt, as far as the phases of their engines have room; called again when one has.

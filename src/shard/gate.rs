@@ -217,6 +217,10 @@ impl Gate {
 
     fn settle_refusal(&self, shard: usize) -> Option<Permit> {
         let mut line = self.lock();
+        if line.waiting.is_empty() {
+            // What came back while nobody looked is not owed any more, and nobody is there to be woken.
+            self.settle(&mut line, shard, &mut Vec::new());
+        }
         if !line.waiting.is_empty() || line.debt > 0 {
             return None;
         }

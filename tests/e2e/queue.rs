@@ -104,6 +104,11 @@ fn a_wait_ends_with_its_time_its_deadline_its_client() {
         assert_eq!(world.post(TEXT, &body(3)).status, Some(200));
         let state = world.at_rest();
         assert_eq!(reason(&state, "expired", "queue_expired"), 1);
+        // Each that asked for a seat, however long and with what end.
+        let waits = &state["serving"]["queue_wait_s"];
+        let asked = number(&state, "/offered");
+        assert_eq!(waits["count"], asked, "{waits}");
+        assert!(waits["sum"].as_f64() >= Some(0.3), "{waits}");
         assert_eq!(number(&state, "/offered"), 11);
 
         let short = queueing(1, 2).with("serving", "request_timeout_s", 0.4);
