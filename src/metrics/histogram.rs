@@ -26,7 +26,7 @@ words! {
         Place = "place",
         /// A leg's connection, pooled or fresh.
         Connect = "connect",
-        /// One engine read to its client write.
+        /// An engine's read until its bytes are ready for the client; one in 64 is timed.
         Relay = "relay",
     }
 }

@@ -138,9 +138,9 @@ metrics! {
 
     TTFT = "narwhal_ttft_seconds" Histogram "seconds" [] "Arrival of the head to the first token.";
     TPOT = "narwhal_tpot_seconds" Histogram "seconds" [] "Mean time per output token after the first, one value per request.";
-    QUEUE_WAIT = "narwhal_queue_wait_seconds" Histogram "seconds" [] "Wait for a seat.";
+    QUEUE_WAIT = "narwhal_queue_wait_seconds" Histogram "seconds" [] "Wait for a seat, whether one came or not.";
     REQUEST_DURATION = "narwhal_request_duration_seconds" Histogram "seconds" [] "Arrival of the head to the end of the answer.";
-    OVERHEAD = "narwhal_overhead_seconds" Histogram "seconds" ["stage"] "The router's own time by stage.";
+    OVERHEAD = "narwhal_overhead_seconds" Histogram "seconds" ["stage"] "The router's own time by stage; of relayed reads one in 64 is timed.";
     LOOP_DELAY = "narwhal_loop_delay_seconds" Histogram "seconds" [] "How late the shards' loops turn.";
 
     SHARD_INFO = "narwhal_shard_info" Gauge "1" ["shard", "core", "node", "driver"] "Always 1; where a shard runs.";

@@ -8,6 +8,8 @@ pub mod addresses;
 
 pub mod board;
 
+mod books;
+
 pub mod budget;
 
 pub mod connections;
@@ -50,15 +52,13 @@ use std::time::Duration;
 use crate::base::limits;
 use crate::base::prng::Prng;
 use crate::base::time::Instant;
-use crate::base::units::{EngineId, Leg, Phase, ShardId};
+use crate::base::units::{EngineId, Leg, ShardId};
 use crate::config::checked;
 use crate::config::topology::Snapshot;
-use crate::fleet::breaker::FaultClass;
 use crate::fleet::pick::{Candidate, Rank};
 use crate::fleet::price;
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::{Cell, ShardLedger};
-use crate::metrics::outcome::End;
 use crate::metrics::standing::{self, HealthView};
 use crate::path::exchange::Exchange;
 use crate::wire::h1::encode;
@@ -91,10 +91,14 @@ pub struct Shard {
     pub rooms: Rooms,
     pub memory: Memory,
     pub journal: Option<journal::Journal>,
+    /// The clock, for how long a stage of our own takes; what happens when is told with each event.
+    pub clock: fn() -> Instant,
     /// By engine.
     fleet: Vec<Candidate>,
     /// Each engine has a profile, so that prompts have prices.
     is_priced: bool,
+    /// The most that the cache of one engine holds.
+    kv_tokens_max: u64,
     waits: Waits,
     buffers: Vec<Vec<u8>>,
     orphans: Orphans,
@@ -114,6 +118,8 @@ pub struct ControlRequest {
     /// The token it came with.
     pub bearer: Option<Vec<u8>>,
     pub loopback: bool,
+    /// A page in a browser asks.
+    pub from_page: bool,
     /// Of a POST.
     pub body: Vec<u8>,
 }
@@ -145,6 +151,7 @@ impl Shard {
             id,
             fleet: next::candidates(&snapshot),
             is_priced: snapshot.is_profiled(),
+            kv_tokens_max: next::kv_tokens_max(&snapshot),
             snapshot: next::own(&snapshot),
             shared,
             ledger,
@@ -155,6 +162,7 @@ impl Shard {
             rooms: Rooms::new(id),
             memory: Memory::new(engines),
             journal: None,
+            clock: || Instant::ZERO,
             waits: Waits::default(),
             buffers: Vec::new(),
             orphans: Orphans::default(),
@@ -225,6 +233,11 @@ impl Shard {
     /// Whether prompts have prices: each engine has a profile.
     pub fn is_priced(&self) -> bool {
         self.is_priced
+    }
+
+    /// The most that the cache of one engine holds, as far as is known.
+    pub fn kv_tokens_max(&self) -> u64 {
+        self.kv_tokens_max
     }
 
     /// Who lately read which prompts; `None` where nothing is priced.
@@ -344,57 +357,5 @@ impl Shard {
             buf.clear();
             self.buffers.push(buf);
         }
-    }
-
-    // ── the ledger ──
-
-    pub fn count_offered(&self) {
-        self.ledger.update(|tx| tx.offer());
-    }
-
-    /// An engine failed a request in this phase. One that takes no connection goes out at once, before more requests find it out for
-    /// themselves; the control thread sees that it is out and asks it back. What else it may be, control verifies first.
-    pub fn blame(&self, engine: EngineId, phase: Phase, class: FaultClass) {
-        let line = self.shared.board.line(engine);
-        let row = line.count_failure(phase, class);
-        if class.is_unreachable() && row >= self.snapshot.fleet.recovery.eject_after {
-            line.eject(class);
-        }
-    }
-
-    pub fn count(&self, cell: Cell) {
-        self.ledger.update(|tx| tx.add(cell, 1));
-    }
-
-    pub fn count_events(&self, events: u64, tokens: u64) {
-        self.ledger.update(|tx| {
-            tx.add(Cell::EngineReads, 1);
-            tx.add(Cell::EventsRelayed, events);
-            tx.add(Cell::DecodeTokensObserved, tokens);
-        });
-    }
-
-    pub fn count_write(&self, bytes: usize) {
-        self.ledger.update(|tx| {
-            tx.add(Cell::ClientWrites, 1);
-            tx.add(Cell::BytesRelayed, bytes as u64);
-        });
-    }
-
-    /// A leg slot opens or is given up; it may have been open before.
-    pub fn count_legs(&self, opens: bool, was_open: bool) {
-        match (opens, was_open) {
-            (true, false) => self.ledger.update(|tx| tx.add(Cell::LegsOpen, 1)),
-            (false, true) => self.ledger.update(|tx| tx.sub(Cell::LegsOpen, 1)),
-            _ => {}
-        }
-    }
-
-    pub fn count_end(&self, end: End, unsized_offered: bool, slo_met: bool) {
-        self.ledger.update(|tx| {
-            tx.end(end);
-            tx.add(Cell::UnsizedOffered, u64::from(unsized_offered));
-            tx.add(Cell::SloMet, u64::from(slo_met));
-        });
     }
 }

@@ -14,6 +14,38 @@ fn prompt(stream: bool) -> Value {
     json!({"model": "stub-model", "prompt": "hello there", "max_tokens": 3, "stream": stream})
 }
 
+/// Two of the stages were shown and never timed.
+// proves R-OBS-1, R-OBS-2
+#[test]
+fn each_stage_of_our_own_is_timed() {
+    everywhere(|setup| {
+        let world = World::start(setup, &Fleet::pairs());
+        let event = r#"data: {"choices":[{"index":0,"text":"a","token_ids":[1]}]}"#;
+        // One read in 64 is timed; each of these is one.
+        let one = [json!(format!("{event}\n\n")), json!({"delay_ms": 1})];
+        let mut chunks: Vec<Value> = (0..70).flat_map(|_| one.clone()).collect();
+        chunks.push(json!("data: [DONE]\n\n"));
+        world
+            .engines
+            .script_for_good(&json!({"decode": {"chunks": chunks}}));
+        world.until("each is timed", |world| {
+            assert_eq!(world.post(TEXT, &prompt(true)).status, Some(200));
+            let state = world.state();
+            let timed = |stage: &str| number(&state, &format!("/serving/overhead_s/{stage}/count"));
+            assert!(timed("parse") > 0 && timed("admit") > 0 && timed("place") > 0);
+            assert_eq!(timed("place"), number(&state, "/offered"));
+            timed("connect") > 0 && timed("relay") > 0
+        });
+        let state = world.state();
+        for stage in ["parse", "admit", "place", "connect", "relay"] {
+            let time = &state["serving"]["overhead_s"][stage];
+            let mean = time["sum"].as_f64().expect("seconds") / time["count"].as_f64().expect("n");
+            // The engines' time, 70 ms and more for each request, is in none of them.
+            assert!(mean > 0.0 && mean < 0.05, "{stage}: {time}");
+        }
+    });
+}
+
 // proves R-CLI-1, R-CTL-1, R-OBS-2
 #[test]
 fn flags_decide_where_and_how_it_serves() {
