@@ -37,14 +37,19 @@ impl Exchange {
         if let Some(ratio) = self.relay.pace.end(tokens, last, profiled) {
             pace(cx.shard, engine, ratio);
         }
-        let (prompt, cap) = (self.sized_tokens, self.request().cap);
-        cx.shard.shared.learned.delivered(prompt, cap, tokens);
+        let cap = self.request().cap;
+        let cap = cap.filter(|cap| *cap <= cx.shard.kv_tokens_max());
+        let learned = &cx.shard.shared.learned;
+        learned.delivered(self.sized_tokens, cap, tokens);
     }
 
     /// Tokens that it may come to generate, by what was learned of requests like it.
     pub fn output_tokens(&self, cx: &Cx) -> u64 {
         let learned = &cx.shard.shared.learned;
-        let tokens = learned.output_tokens(self.sized_tokens, self.request().cap);
+        // A cap that no engine could fill is none: whoever means `without end` would have an engine to itself.
+        let cap = self.request().cap;
+        let cap = cap.filter(|cap| *cap <= cx.shard.kv_tokens_max());
+        let tokens = learned.output_tokens(self.sized_tokens, cap);
         tokens.min(OUTPUT_TOKENS_MAX)
     }
 
