@@ -7,6 +7,8 @@ pub const JSON_DEPTH_MAX: usize = 128;
 /// Occurrences, in one request, of the top-level members that the router reads or edits. There are about thirty such names, so
 /// only a body that repeats them on purpose comes near; more is refused, and the spans of a request stay under 20 KiB.
 pub const KNOWN_MEMBERS_MAX: usize = 256;
+/// Longest name of a member that is looked for; an escaped one is decoded as far.
+pub const MEMBER_NAME_BYTES_MAX: usize = 64;
 
 /// Tokens that an engine may claim for one prompt. A guess, a thousand times today's longest contexts: an answer over it is no count.
 pub const PROMPT_TOKENS_MAX: u64 = 1_000_000_000;

@@ -319,7 +319,9 @@ impl Blocks {
 
     fn join(&mut self, value: &[u8], bytes_max: usize) -> Result<(), TooLarge> {
         let lf = usize::from(self.joined > 0);
-        if self.block.len() + lf + value.len() > bytes_max {
+        // Each line may be written as one of data again.
+        let names = self.joined * DATA.len();
+        if self.block.len() + names + lf + value.len() > bytes_max {
             return Err(TooLarge);
         }
         append_bounded(&mut self.block, &b"\n"[..lf], bytes_max);

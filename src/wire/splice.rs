@@ -73,7 +73,11 @@ impl Layout {
         while let Some(key) = cursor.key(&mut walk)? {
             let ordinal = layout.count;
             layout.count += 1;
-            let Some(name) = names.iter().copied().find(|name| key.is(name)) else {
+            let mut buf = [0; limits::MEMBER_NAME_BYTES_MAX];
+            // Decoded once, however many names there are.
+            let text = key.short(&mut buf);
+            let is_it = |name: &&str| text == Some(name.as_bytes());
+            let Some(name) = names.iter().copied().find(is_it) else {
                 cursor.skip()?;
                 continue;
             };

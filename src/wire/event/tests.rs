@@ -257,8 +257,10 @@ fn an_event_over_the_bound_is_refused_in_every_split() {
             true,
         ),
         ("comment", b": 34567890123\n", 12, 0, true),
-        ("joined", b"data: 12345\ndata: 12345\n\n", 15, 0, true),
-        ("joined fits", b"data: 12345\ndata: 12345\n\n", 16, 1, false),
+        ("joined", b"data: 12345\ndata: 12345\n\n", 16, 0, true),
+        ("joined fits", b"data: 12345\ndata: 12345\n\n", 17, 1, false),
+        // A line of a few bytes may be written as one of more.
+        ("empty lines", b"data\ndata\ndata\ndata\n", 20, 0, true),
         (
             "joined and a comment",
             b"data: 12345\n: 567890123\n",

@@ -54,6 +54,21 @@ impl<'a> RawStr<'a> {
         want.is_empty()
     }
 
+    /// The unescaped string, when it fits into `buf`.
+    pub fn short<'b>(&'b self, buf: &'b mut [u8]) -> Option<&'b [u8]> {
+        if !self.escaped() {
+            return Some(self.raw);
+        }
+        let mut len = 0;
+        for ch in self.units() {
+            let mut utf8 = [0u8; 4];
+            let ch = ch.encode(&mut utf8);
+            buf.get_mut(len..len + ch.len())?.copy_from_slice(ch);
+            len += ch.len();
+        }
+        buf.get(..len)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
