@@ -58,6 +58,8 @@ pub struct Peer<'a> {
     pub bearer: Option<&'a [u8]>,
     /// It opens `/v1/*`, or nothing is needed to.
     pub is_client: bool,
+    /// A page in a browser asks, whoever wrote it.
+    pub from_page: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,7 @@ pub struct Policy {
 
 /// `Err` is the answer instead. The rule, in order: open routes for all, and what is for clients for those · on the data port nothing
 /// else when there is an admin port · loopback peers · the key, when one is set · without a key the admin port trusts whoever reaches it.
+/// Who reaches a port may be a page of anybody's in an operator's browser: it changes nothing without the key.
 pub fn admit(route: Route, peer: Peer<'_>, policy: &Policy) -> Result<(), Answer> {
     if route.is_open() && (route != Route::Models || peer.is_client) {
         return Ok(());
@@ -83,13 +86,14 @@ pub fn admit(route: Route, peer: Peer<'_>, policy: &Policy) -> Result<(), Answer
     if peer.door == Door::Data && policy.on_admin_port {
         return Err(Answer::not_found());
     }
-    if peer.loopback {
+    let is_strange = peer.from_page && matches!(route, Route::Drain | Route::Readmit);
+    if peer.loopback && !is_strange {
         return Ok(());
     }
     match &policy.key {
         Some(key) if peer.bearer.is_some_and(|b| key.matches(b)) => Ok(()),
         Some(_) => Err(unauthorized()),
-        None if peer.door == Door::Admin => Ok(()),
+        None if peer.door == Door::Admin && !is_strange => Ok(()),
         None => Err(forbidden()),
     }
 }
@@ -185,6 +189,7 @@ impl Desk {
             loopback: request.loopback,
             bearer,
             is_client: self.shared().state.lets_in(bearer),
+            from_page: request.from_page,
         };
         // `look` knows the methods that there are by name; any other is none of them.
         let method = match request.method {
@@ -286,9 +291,47 @@ mod tests {
                 loopback: *loopback,
                 bearer,
                 is_client: true,
+                from_page: false,
             };
             let got = admit(*route, peer, &policy).map_or_else(|a| a.status, |()| 0);
             assert_eq!(got, *status, "{row:?}");
+        }
+    }
+
+    /// Any page that an operator looks at could withdraw the fleet, as its browser runs where it is trusted.
+    // proves R-CTL-1
+    #[test]
+    fn a_page_changes_nothing_without_the_key() {
+        let rows = [
+            (Door::Data, true, false, None, 403),
+            (Door::Data, true, true, None, 401),
+            (Door::Data, true, true, Some("sesame"), 0),
+            (Door::Admin, false, false, None, 403),
+            (Door::Admin, false, true, Some("sesame"), 0),
+        ];
+        for row @ (door, loopback, keyed, token, status) in rows {
+            let policy = Policy {
+                on_admin_port: door == Door::Admin,
+                key: AdminKey::new(b"sesame").filter(|_| keyed).map(Arc::new),
+            };
+            let page = Peer {
+                door,
+                loopback,
+                bearer: token.map(str::as_bytes),
+                is_client: true,
+                from_page: true,
+            };
+            let said = |route, peer| admit(route, peer, &policy).map_or_else(|a| a.status, |()| 0);
+            assert_eq!(said(Route::Drain, page), status, "{row:?}");
+            assert_eq!(said(Route::Readmit, page), status, "{row:?}");
+            let program = Peer {
+                from_page: false,
+                ..page
+            };
+            assert_eq!(
+                said(Route::Lifecycle, page),
+                said(Route::Lifecycle, program)
+            );
         }
     }
 
@@ -315,6 +358,7 @@ mod tests {
                 loopback,
                 bearer: token.map(str::as_bytes),
                 is_client,
+                from_page: false,
             };
             let got = admit(Route::Models, peer, &policy).map_or_else(|a| a.status, |()| 0);
             assert_eq!(got, status, "{row:?}");

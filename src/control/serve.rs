@@ -10,7 +10,8 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN, RETRY_AFTER,
+    WWW_AUTHENTICATE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -110,6 +111,7 @@ async fn respond(desk: &Desk, request: Request<Incoming>, loopback: bool) -> Res
         loopback,
         bearer,
         is_client: desk.shared().state.lets_in(bearer),
+        from_page: head.headers.contains_key(ORIGIN) || head.headers.contains_key("sec-fetch-site"),
     };
     let (method, path) = (head.method.as_str(), head.uri.path());
     // Who may not ask is not listened to, and nobody for long.

@@ -19,6 +19,11 @@ use crate::wire::h1::head::{self, Expect, Method, RequestBody, RequestHead};
 /// How long a connection waits for the control thread, beyond what that waits for engines itself.
 const WAIT: Duration = Duration::from_secs(10);
 
+/// Whether a page in a browser sends this: programs of operators name no origin (Fetch Standard 3.2: every POST of a page does).
+fn is_from_page(head: &[u8]) -> bool {
+    head::field(head, "origin").is_some() || head::field(head, "sec-fetch-site").is_some()
+}
+
 impl Connection {
     /// A head for the control thread has come. What was sent along with anything but a POST is not for it.
     pub(super) fn begin_ask(
@@ -35,6 +40,7 @@ impl Connection {
             path: text(&bytes[head.path.clone()]),
             bearer: head::bearer(bytes).map(<[u8]>::to_vec),
             loopback: self.loopback,
+            from_page: is_from_page(bytes),
             body: Vec::new(),
         };
         let with_body = head.method == Method::Post && head.body != RequestBody::None;

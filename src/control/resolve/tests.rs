@@ -217,6 +217,7 @@ fn a_resolver_that_hangs_holds_nothing_up() {
         path: "/health".into(),
         bearer: None,
         loopback: true,
+        from_page: false,
         body: Vec::new(),
     };
     let reply = control::Reply::new(move |answer| {
