@@ -181,6 +181,7 @@ pub struct RuntimeSettings {
     pub max_headers: usize,
     pub client_write_stall: Duration,
     pub client_keepalive: Option<Duration>,
+    pub busy_poll: Duration,
     pub lease: Option<Lease>,
 }
 

@@ -14,14 +14,12 @@ use super::alarms::Alarms;
 use super::clock::{MonotonicClock, unix_seconds};
 use super::io::Rt;
 use super::letters::{ConnectionMail, ConnectionMailbox};
-use super::line::{Dial, Line};
+use super::line::Line;
 use super::mail::Mailbox;
 use super::pool::Pool;
 use super::read_buffer::FreeBuffers;
 use super::tls;
 use crate::base::time::{Clock, Instant};
-use crate::base::units::EngineId;
-use crate::config::topology::EngineView;
 use crate::metrics::histogram::Series;
 use crate::metrics::ledger::Cell as LedgerCell;
 use crate::metrics::standing::Answer;
@@ -31,12 +29,17 @@ use crate::wire::h1::encode;
 
 mod handover;
 
+mod engines;
+
 mod held;
+
+mod turns;
 
 pub mod change;
 
 use change::{Letter, Ready, Told};
 use held::Held;
+use turns::Turns;
 
 /// What the control thread and other shards send to a shard.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub enum Mail {
     Fleet(Letter),
     /// Shutting down: stop listening, close connections as they fall idle.
     Close,
+    /// Shutting down now: what is still under way is out of time.
+    Expire,
 }
 
 /// Where a shard sends what it does not do itself. Implemented by the control room; neither call may block.
@@ -76,6 +81,7 @@ pub struct ShardCell<R: Rt> {
     next: RefCell<Option<Ready>>,
     read_buffers: RefCell<FreeBuffers>,
     alarms: Alarms,
+    turns: Turns,
     held: Held,
     mailboxes: RefCell<BTreeMap<u64, Rc<ConnectionMailbox>>>,
     next_token: Cell<u64>,
@@ -94,9 +100,12 @@ impl<R: Rt> ShardCell<R> {
         mail: Arc<[Arc<Mailbox<Mail>>]>,
         control: Arc<dyn ControlPort>,
     ) -> Rc<Self> {
+        let mut shard = shard;
+        shard.clock = || MonotonicClock::new().now();
         let own = shard.id.index();
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
         let held = Held::new(shard.snapshot.engines.len(), pool_max);
+        let awake_for = shard.snapshot.fleet.runtime.busy_poll;
         Rc::new(ShardCell {
             shard: RefCell::new(shard),
             pool: RefCell::new(Pool::new(pool_max)),
@@ -106,6 +115,7 @@ impl<R: Rt> ShardCell<R> {
             held,
             read_buffers: RefCell::default(),
             alarms: Alarms::default(),
+            turns: Turns::new(awake_for),
             mailboxes: RefCell::default(),
             next_token: Cell::new(1),
             closing: Cell::new(false),
@@ -195,65 +205,6 @@ impl<R: Rt> ShardCell<R> {
         }
     }
 
-    // ── engines ──
-
-    /// How to reach `engine` now; `None` while its name is not known, or when it speaks a TLS that we do not.
-    pub(super) fn dial(&self, engine: EngineId) -> Option<Dial> {
-        let shard = self.shard.borrow();
-        let view = shard.snapshot.engine(engine)?;
-        let tls = self.tls.borrow();
-        let peer = tls.as_ref().and_then(|tls| tls.peer(engine));
-        // In this order: a list may then be newer than its version, never older.
-        let version = shard.shared.addresses.version();
-        let addresses = shard.shared.addresses.of(engine);
-        let usable = !addresses.is_empty() && view.tls == peer.is_some();
-        usable.then_some(Dial {
-            addresses,
-            version,
-            bound: shard.snapshot.fleet.engine.connect_timeout,
-            tls: peer,
-        })
-    }
-
-    pub fn pool_take(&self, engine: EngineId) -> Option<Line<R>> {
-        self.follow_addresses();
-        self.pool.borrow_mut().take(engine, self.now())
-    }
-
-    /// Connections to each engine that legs hold, and the legs that wait for one.
-    pub fn held(&self) -> &Held {
-        &self.held
-    }
-
-    /// Keeps a connection, unless the engine has moved since, or left.
-    pub fn pool_put(&self, engine: EngineId, mut line: Line<R>) {
-        let shard = self.shard.borrow();
-        if !shard
-            .snapshot
-            .engine(engine)
-            .is_some_and(EngineView::is_here)
-        {
-            return;
-        }
-        let addresses = &shard.shared.addresses;
-        let version = addresses.version();
-        if line.known == version || addresses.holds(engine, line.at) {
-            line.known = version;
-            self.pool.borrow_mut().put(engine, line, self.now());
-        }
-    }
-
-    /// Closes idle connections to addresses that no longer are their engine's.
-    fn follow_addresses(&self) {
-        let shard = self.shard.borrow();
-        let addresses = &shard.shared.addresses;
-        let version = addresses.version();
-        if self.followed.replace(version) != version {
-            let mut pool = self.pool.borrow_mut();
-            pool.retain(|engine, line| addresses.holds(engine, line.at));
-        }
-    }
-
     pub fn free_buffers(&self) -> &RefCell<FreeBuffers> {
         &self.read_buffers
     }
@@ -272,9 +223,17 @@ impl<R: Rt> ShardCell<R> {
 
     /// Accepts until told to close.
     async fn accept(self: Rc<Self>, listener: Rc<R::Listener>) {
+        let mut accepted = 0u32;
         while !self.closing.get() {
             match R::accept(&listener).await {
-                Ok((reader, writer, peer)) => self.admit(reader, writer, peer),
+                Ok((reader, writer, peer)) => {
+                    self.admit(reader, writer, peer);
+                    accepted = accepted.wrapping_add(1);
+                    // On epoll the next one may be there already, and the one after it.
+                    if accepted.is_multiple_of(ACCEPTS_MAX) {
+                        self.give_way().await;
+                    }
+                }
                 // Out of descriptors, most likely: others must close before it is worth trying again.
                 Err(_) if !self.closing.get() => R::sleep(ACCEPT_PAUSE).await,
                 Err(_) => {}
@@ -306,11 +265,16 @@ impl<R: Rt> ShardCell<R> {
                 for listener in listeners {
                     R::stop_listening(listener);
                 }
-                let all: Vec<_> = self.mailboxes.borrow().values().cloned().collect();
-                for mailbox in all {
-                    mailbox.put(ConnectionMail::CloseIdle);
-                }
+                self.tell_all(|| ConnectionMail::CloseIdle);
             }
+            Mail::Expire => self.tell_all(|| ConnectionMail::Expire),
+        }
+    }
+
+    fn tell_all(&self, letter: impl Fn() -> ConnectionMail) {
+        let all: Vec<_> = self.mailboxes.borrow().values().cloned().collect();
+        for mailbox in all {
+            mailbox.put(letter());
         }
     }
 
@@ -369,6 +333,9 @@ pub async fn run<R: Rt>(
     let listeners = Rc::new(listeners);
     R::spawn(cell.clone().keep_house(listeners.clone()));
     R::spawn(cell.clone().ring_alarms());
+    if cell.turns.stays_awake() {
+        R::spawn(cell.clone().stay_awake());
+    }
     cell.read_mail(listeners).await;
     Ok(())
 }
@@ -382,5 +349,7 @@ fn busy() -> Answer {
     }
 }
 
+/// Connections accepted before those that are there get a turn.
+const ACCEPTS_MAX: u32 = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HOUSE_TICK: Duration = Duration::from_millis(100);

@@ -19,6 +19,7 @@ use super::line::Tap;
 use crate::base::limits;
 use crate::base::time::Instant;
 use crate::path::accept::{Connection, SLOTS};
+use crate::shard::Shard;
 
 /// Serves one client connection until it is closed and its legs have ended.
 pub async fn connection<R: Rt>(
@@ -30,7 +31,7 @@ pub async fn connection<R: Rt>(
     let (token, mail) = cell.enlist();
     // When the last thing happened. What follows from it follows at once.
     let mut now = cell.now();
-    let loopback = peer.ip().is_loopback();
+    let loopback = peer.ip().to_canonical().is_loopback();
     let mut conn = Connection::new(&mut cell.shard.borrow_mut(), now, token, loopback);
     let (mut reader, mut writer) = (Some(reader), Some(writer));
     let mut read_buf = Vec::with_capacity(limits::CLIENT_READ_BYTES);
@@ -42,7 +43,7 @@ pub async fn connection<R: Rt>(
     let mut leg_ops: [Boxed<_>; SLOTS] = [None, None];
     let mut leg_reads = [pin!(None), pin!(None)];
     let mut armed = Instant::FAR;
-    let mut turns = 0;
+    let (mut turns, mut looks) = (0, false);
 
     loop {
         // What is wanted, until nothing more is. A leg whose wait is over may fail at once, which makes more wishes: it comes first.
@@ -110,14 +111,22 @@ pub async fn connection<R: Rt>(
             armed = due;
         }
 
+        // A peer that always has more must not starve the other connections of this shard.
+        if turns >= TURNS_MAX {
+            (turns, looks) = (0, true);
+            cell.give_way().await;
+        }
         // What happens next.
         let mut waited = false;
         let event = poll_fn(|cx| {
-            // A peer that always has more must not starve the other connections of this shard.
-            if turns >= TURNS_MAX {
-                turns = 0;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+            // Nor its own connection's deadlines, nor the client's end.
+            if std::mem::take(&mut looks) {
+                if mail.poll(cx).is_ready() {
+                    return Poll::Ready(Event::Mail);
+                }
+                if let Poll::Ready(done) = poll_slot(client_read.as_mut(), cx) {
+                    return Poll::Ready(Event::Read(done));
+                }
             }
             if let Poll::Ready(done) = poll_slot(client_write.as_mut(), cx) {
                 return Poll::Ready(Event::Wrote(done));
@@ -141,6 +150,7 @@ pub async fn connection<R: Rt>(
         turns = if waited { 0 } else { turns + 1 };
 
         now = cell.now();
+        cell.touch(now);
         let shard = &mut *cell.shard.borrow_mut();
         match event {
             Event::Wrote((Ok(n), buf, half)) if write_from + n < buf.len() => {
@@ -157,29 +167,47 @@ pub async fn connection<R: Rt>(
             }
             Event::Read((got, mut buf, half)) => {
                 reader = Some(half);
-                match got {
-                    Ok(n) if n > 0 => conn.client_bytes(shard, now, &buf),
-                    _ => conn.client_end(shard, now),
+                match got.is_ok_and(|n| n > 0) {
+                    true => conn.client_bytes(shard, now, &buf),
+                    false => conn.client_end(shard, now),
                 }
                 buf.clear();
                 read_buf = buf;
             }
-            Event::Leg(slot, done) => legs[slot].done(&mut conn, shard, now, slot, done),
+            Event::Leg(slot, done) => {
+                legs[slot].done(&mut conn, shard, now, slot, done);
+                cell.time_read(shard, now);
+            }
             Event::Room => {}
-            Event::Mail => match mail.take() {
-                Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
-                Some(ConnectionMail::Look) => conn.look(shard, now),
-                Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
-                Some(ConnectionMail::Alarm) => {
-                    armed = Instant::FAR;
-                    conn.timer(shard, now);
-                }
-                None => {}
-            },
+            Event::Mail => armed = hear(&mut conn, shard, now, mail.take()).unwrap_or(armed),
         }
     }
     legs.iter_mut().for_each(|leg| leg.drop_connection(&cell));
     cell.delist(token, armed);
+}
+
+/// Reads a letter; when the alarm is set for from now on, if it was the alarm.
+fn hear(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    now: Instant,
+    letter: Option<ConnectionMail>,
+) -> Option<Instant> {
+    match letter {
+        Some(ConnectionMail::Answer(answer)) => conn.control_answer(shard, now, &answer),
+        Some(ConnectionMail::Look) => conn.look(shard, now),
+        Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
+        Some(ConnectionMail::Expire) => {
+            conn.close_when_idle(shard, now);
+            conn.out_of_time(shard, now);
+        }
+        Some(ConnectionMail::Alarm) => {
+            conn.timer(shard, now);
+            return Some(Instant::FAR);
+        }
+        None => {}
+    }
+    None
 }
 
 /// Turns of one connection without a wait before the others get theirs.
