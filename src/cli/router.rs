@@ -227,16 +227,22 @@ impl WayDown {
         let spawned = thread::Builder::new()
             .name("narwhal-drain".into())
             .spawn(move || {
-                let until = Instant::now() + grace;
-                thread::sleep(window.min(grace));
-                for mailbox in mail.iter() {
-                    while mailbox.send(Mail::Close).is_err() && Instant::now() < until {
+                let until = Instant::now() + grace.max(window);
+                thread::sleep(window);
+                tell(&mail, || Mail::Close, until);
+                // Those on their way from one shard to another too.
+                let gone = |until: Instant| {
+                    while !shared.connections.are_none() && Instant::now() < until {
                         thread::sleep(DRAIN_LOOK);
                     }
-                }
-                // Those on their way from one shard to another too.
-                while !shared.connections.are_none() && Instant::now() < until {
-                    thread::sleep(DRAIN_LOOK);
+                    shared.connections.are_none()
+                };
+                if !gone(until) {
+                    // Each gets an end, and a row in the journal.
+                    tracing::warn!("requests that are still under way end now");
+                    let last = Instant::now() + EXPIRE_MAX;
+                    tell(&mail, || Mail::Expire, last);
+                    gone(last);
                 }
                 let kept = journal.is_none_or(|journal| journal.flush(FLUSH_MAX));
                 if !kept {
@@ -251,6 +257,18 @@ impl WayDown {
     }
 }
 
+/// A letter to every shard; a full mailbox is tried again.
+#[expect(clippy::disallowed_methods, reason = "as above")]
+fn tell(mail: &[Arc<Mailbox<Mail>>], letter: impl Fn() -> Mail, until: Instant) {
+    for mailbox in mail {
+        while mailbox.offer(letter()).is_err() && Instant::now() < until {
+            thread::sleep(DRAIN_LOOK);
+        }
+    }
+}
+
+/// How long clients may take for the end of what is cut off.
+const EXPIRE_MAX: Duration = Duration::from_secs(2);
 /// How long a disk may keep the end waiting.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 const DRAIN_LOOK: Duration = Duration::from_millis(10);

@@ -221,6 +221,40 @@ fn a_graceful_stop_leaves_no_row_behind() {
     });
 }
 
+/// What does not finish in time had no end, and no row.
+// proves R-OBS-2, R-CTL-7
+#[test]
+fn what_outlasts_a_graceful_stop_is_out_of_time() {
+    everywhere(|setup| {
+        let fleet = Fleet::pairs().with("serving", "drain_window_s", 0).with(
+            "serving",
+            "graceful_timeout_s",
+            0.3,
+        );
+        let world = World::start(setup, &journaled(fleet, &[]));
+        let event = r#"data: {"choices":[{"index":0,"text":"a","token_ids":[1]}]}"#;
+        let endless = json!({"chunks": [format!("{event}\n\n"), {"delay_ms": 60_000}]});
+        world.engines.script(&json!({"decode": endless}));
+        let (mut stream, mut whole) = (world.connect(), world.connect());
+        stream.send(&client::post(TEXT, &prompt(true)));
+        whole.send(&client::post(TEXT, &prompt(false)));
+        assert_eq!(stream.begin_answer(1).status, Some(200));
+        world.until_leg("decode", 2);
+        world.signal("TERM");
+        assert_eq!(world.exit_code(), Some(0));
+        while stream.more(client::PATIENCE) {}
+        let said = String::from_utf8_lossy(&stream.buf).into_owned();
+        assert!(said.contains(r#""code":"expired""#), "{said}");
+        assert!(said.ends_with("0\r\n\r\n"), "{said}");
+        let late = whole.answer();
+        assert_eq!(late.status, Some(504), "{}", late.text());
+        assert_eq!(late.error().0, json!("request_expired"));
+        let rows = rows(&world.read("j.jsonl"));
+        let expired = rows.iter().filter(|row| row["outcome"] == "expired");
+        assert_eq!((expired.count(), rows.len()), (2, 2), "{rows:?}");
+    });
+}
+
 // proves R-OBS-2
 #[test]
 fn the_file_is_moved_by_size_and_by_others() {
