@@ -154,7 +154,9 @@ pub fn judge(story: &Story) -> u64 {
             What::Wrong(_) | What::Good(_) => {
                 let end = *ends.next().expect("an answer to a completion is an end");
                 if !story.ends_at_once {
-                    completion(&asked.what, seen, end);
+                    // Who reads too slowly is cut off, also behind an end that was well.
+                    let cut = matches!(end, End::Cancelled(_)) || !story.polite;
+                    completion(&asked.what, seen, end, cut);
                 }
                 served += u64::from(end == End::Served);
             }
@@ -167,7 +169,7 @@ pub fn judge(story: &Story) -> u64 {
     served
 }
 
-fn completion(what: &What, seen: &Seen, end: End) {
+fn completion(what: &What, seen: &Seen, end: End, cut: bool) {
     assert!(seen.has_id, "{seen:?}");
     if let What::Wrong(status) = what {
         assert!(end != End::Served, "a wrong request was served: {seen:?}");
@@ -192,14 +194,13 @@ fn completion(what: &What, seen: &Seen, end: End) {
     }
     if let (What::Good(want), true) = (what, is_stream) {
         assert!(want.stream, "a stream instead of a whole answer");
-        return stream(want, seen, end);
+        return stream(want, seen, end, cut);
     }
     if !seen.whole {
         return;
     }
     match what {
         _ if is_stream => {
-            let cut = matches!(end, End::Cancelled(_));
             let mut events = events(seen, cut).into_iter();
             assert!(events.all(|event| event["error"].is_object()));
         }
@@ -269,10 +270,9 @@ struct Said {
 }
 
 /// A stream that is served holds all of the text and ends with `[DONE]`; any other one holds a beginning of it and ends with an error.
-fn stream(want: &Want, seen: &Seen, end: End) {
+fn stream(want: &Want, seen: &Seen, end: End, cut: bool) {
     assert_eq!(seen.status, 200);
-    let cancelled = matches!(end, End::Cancelled(_));
-    let all = events(seen, cancelled);
+    let all = events(seen, cut);
     let is_last = |event: &Value| event == "[DONE]" || event["error"].is_object();
     let (last, events) = match all.split_last() {
         Some((last, events)) if is_last(last) => (Some(last), events),
@@ -286,7 +286,7 @@ fn stream(want: &Want, seen: &Seen, end: End) {
     assert!(want.text.starts_with(&said.text), "text out of place");
     assert!(want.ids.starts_with(&said.ids), "ids out of place");
     let Some(last) = last else {
-        assert!(!seen.whole || cancelled, "{end:?}: a stream without an end");
+        assert!(!seen.whole || cut, "{end:?}: a stream without an end");
         return;
     };
     if end == End::Served {
@@ -300,6 +300,7 @@ fn stream(want: &Want, seen: &Seen, end: End) {
     assert!(error["message"].is_string(), "{end:?}: {last}");
     let expired = end == End::Expired(ExpireReason::Deadline);
     assert!(!expired || error["code"] == "expired" || error["type"] == "request_expired");
+    let cancelled = matches!(end, End::Cancelled(_));
     assert!(!cancelled, "nobody was there: {last}");
 }
 

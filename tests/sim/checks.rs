@@ -46,6 +46,7 @@ impl Books {
     }
 
     fn enter(&mut self, view: &View) {
+        self.retained += u64::from(view.tail);
         if let Some(held) = view.exchange {
             self.seats += u64::from(held.seat);
             self.retained += u64::from(held.retained);
@@ -58,6 +59,7 @@ impl Books {
     }
 
     fn strike(&mut self, view: &View) {
+        self.retained -= u64::from(view.tail);
         if let Some(held) = view.exchange {
             self.seats -= u64::from(held.seat);
             self.retained -= u64::from(held.retained);
@@ -84,6 +86,7 @@ impl World {
         let after = self.conns[c].view.clone();
         crate::queue::check(self, &before, &after);
         self.check_placed(&before, &after);
+        self.check_fleet(shard, &before, &after);
         self.check_waits(c);
         self.check_bounds(c);
         if self.trace.steps.is_multiple_of(32) {
@@ -131,7 +134,8 @@ impl World {
             }
         }
         sim.counts = counts;
-        let running = |c: &crate::conn::Conn| c.shard == shard && c.view.exchange.is_some();
+        let running =
+            |c: &crate::conn::Conn| c.shard == shard && (c.view.exchange.is_some() || c.view.tail);
         let live = self.conns.iter().filter(|conn| running(conn)).count();
         assert_eq!(sim.counts.inflight(), live as u64, "in flight");
         let over = self.conns[c].view.exchange.is_some_and(|x| x.over);

@@ -406,6 +406,9 @@ impl World {
                 .machine
                 .leg_failed(shard, self.now, slot, LegFault::Connect);
         }
+        if !conn.machine.leg_may_go(shard, self.now, slot) {
+            return;
+        }
         conn.machine.leg_connected(slot);
         let link = self.new_host(c, engine.index());
         self.conns[c].legs[slot].link = Some(link);
@@ -564,6 +567,7 @@ impl World {
 
     fn park(&mut self, c: usize, slot: usize) {
         let conn = &mut self.conns[c];
+        let shard = conn.shard;
         let leg = &mut conn.legs[slot];
         if leg.step != LegStep::Open {
             return;
@@ -571,6 +575,10 @@ impl World {
         let (Some(engine), Some(link)) = (leg.engine, leg.link.take()) else {
             return;
         };
+        if !self.is_in_fleet(shard, engine) {
+            return self.close_leg_socket(link);
+        }
+        let conn = &mut self.conns[c];
         let pool = &mut self.shards[conn.shard].pool[engine.index()];
         pool.push((link, self.now));
         let most = self.plan.snapshot.fleet.engine.pool_max.unwrap_or(0);
@@ -580,7 +588,7 @@ impl World {
         }
     }
 
-    fn close_leg_socket(&mut self, link: Link) {
+    pub fn close_leg_socket(&mut self, link: Link) {
         let ending = match on(&mut self.chance, 50) {
             true => Ending::Fin,
             false => Ending::Reset,
@@ -597,6 +605,9 @@ impl World {
         let engine = leg.engine.expect("a leg that is opened has its engine");
         let most = self.plan.snapshot.fleet.engine.pool_max.unwrap_or(0);
         let waits = leg.step == LegStep::Waiting;
+        if waits && !conn.machine.leg_may_go(&mut sim.shard, self.now, slot) {
+            return;
+        }
         if most > 0 && sim.held[engine.index()] >= most {
             if !waits {
                 conn.machine.leg_waits(&sim.shard, self.now, slot);
@@ -617,6 +628,8 @@ impl World {
         let leg = &mut self.conns[c].legs[slot];
         leg.reused = pooled.is_some();
         if let Some(link) = pooled {
+            self.conns[c].machine.leg_connected(slot);
+            let leg = &mut self.conns[c].legs[slot];
             leg.link = Some(link);
             self.net.hand_over(link, Wake::Conn(c));
             return self.send(c, slot);
@@ -730,7 +743,7 @@ impl World {
         }
     }
 
-    fn post(&mut self, shard: usize, at: Instant, to: usize, letter: Letter) {
+    pub fn post(&mut self, shard: usize, at: Instant, to: usize, letter: Letter) {
         self.shards[shard].mail.push((at, to, letter));
         self.queue_at(at, Wake::Mail(shard));
     }
@@ -816,7 +829,7 @@ impl World {
 }
 
 /// A letter to the shard itself.
-const NOBODY: usize = usize::MAX;
+pub const NOBODY: usize = usize::MAX;
 /// As the runtime's.
 const HOUSE_TICK: Duration = Duration::from_millis(100);
 

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use narwhal::base::units::{EngineId, Phase, Role};
+use narwhal::config::topology::EngineView;
 use narwhal::fleet::breaker::{Answer, Question, Step};
 use narwhal::path::peek::View;
 use narwhal::shard::ward::{self, Ward};
@@ -66,7 +67,8 @@ impl World {
         let mut steps = Vec::new();
         control.ward.pass(&snapshot, &shared, self.now, &mut steps);
         let after = self.ejected();
-        for (i, is_out) in after.iter().enumerate() {
+        let here = |i: &usize| snapshot.engines[*i].is_here();
+        for (i, is_out) in after.iter().enumerate().filter(|(i, _)| here(i)) {
             let out = control.ward.out(engine_id(i)).is_some();
             assert_eq!(out, *is_out, "the board and the rule differ on engine {i}");
         }
@@ -181,12 +183,26 @@ impl World {
         })
     }
 
+    /// Another fleet.
+    pub fn control_follows(
+        &mut self,
+        snapshot: &narwhal::config::Snapshot,
+        anew: impl Fn(&EngineView) -> bool,
+    ) {
+        for engine in snapshot.engines.iter().filter(|e| anew(e)) {
+            self.shared.board.line(engine.id).set_live(true);
+        }
+        if let Some(control) = &mut self.control {
+            control.ward.follow(snapshot, anew);
+        }
+    }
+
     // ── operators ──
 
     /// An operator drains an engine, to start it anew.
     pub fn control_withdraws(&mut self, engine: usize) {
         let line = self.shared.board.line(engine_id(engine));
-        if line.is_held() {
+        if line.is_held() || line.is_away() {
             return;
         }
         line.set_held(true);

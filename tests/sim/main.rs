@@ -20,6 +20,7 @@ mod host;
 mod net;
 mod plan;
 mod queue;
+mod reload;
 mod requests;
 mod trace;
 mod world;
@@ -113,7 +114,7 @@ fn fails(seed: u64) -> ! {
     );
 }
 
-// proves R-HTTP-5, R-HTTP-7, R-ADM-1, R-ADM-2, R-ADM-10, R-ADM-11, R-LEG-4, R-SSE-5, R-FLT-2, R-CTL-3, R-CTL-6
+// proves R-HTTP-5, R-HTTP-7, R-ADM-1, R-ADM-2, R-ADM-10, R-ADM-11, R-LEG-4, R-SSE-5, R-FLT-2, R-CTL-3, R-CTL-6, R-CFG-7
 #[test]
 fn seeds_hold() {
     if number("NARWHAL_SIM_SEED").is_some() {
@@ -156,6 +157,11 @@ fn reaches(cover: &Cover) {
         "{out} ejections, {back} of them ended by a good answer, {stops} engines drained and stopped"
     );
     assert!(out > 100 && back > 100 && stops > 100);
+    let (added, returned) = (cover.added, cover.returned);
+    println!(
+        "{added} engines came to the fleet file as new ones, {returned} to what they had left"
+    );
+    assert!(added > 100 && returned > 100);
 }
 
 /// Ends that no simulated world can come to, yet.

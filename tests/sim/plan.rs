@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use narwhal::base::prng::Prng;
 use narwhal::base::units::{Dialect, Role};
-use narwhal::config::{self, Format, Snapshot};
+use narwhal::config::profiles::Profile as Row;
+use narwhal::config::{self, Fleet, Format, Snapshot};
 use narwhal::stub::engine::Setup;
 use narwhal::stub::profile::Profile;
 
@@ -44,6 +45,11 @@ pub struct Plan {
     pub chaos: Chaos,
     /// How the fleet is watched, when it is.
     pub watch: Option<Watch>,
+    /// How often an engine is taken out of the fleet file, and put back.
+    pub reloads: u64,
+    /// What the file says, and the file of profiles.
+    pub fleet: Fleet,
+    pub profiles: Vec<Row>,
     /// When those who are still there leave.
     pub ends_after: Duration,
     pub hook: Option<Hook>,
@@ -161,10 +167,15 @@ impl Plan {
         });
         let setups = setups.collect();
         let us = Duration::from_micros;
+        let snapshot = Snapshot::new(1, fleet.clone());
+        let profiles = known.tell(&snapshot, seed);
         Plan {
             seed,
             shards: 1 + c.below(4) as usize,
-            snapshot: Arc::new(known.tell(Snapshot::new(1, fleet), seed)),
+            snapshot: Arc::new(snapshot.with_profiles(profiles.clone())),
+            reloads: reloads(seed),
+            fleet,
+            profiles,
             engines: setups,
             weather: Weather {
                 least: us(pick(c, &[1, 20, 200])),
@@ -259,6 +270,13 @@ fn more_chaos(seed: u64, chaos: Chaos) -> Chaos {
         steps: some(5, &[1, 4]),
         ..chaos
     }
+}
+
+/// From chance of its own, as above.
+fn reloads(seed: u64) -> u64 {
+    let mut c = Prng::new(seed ^ 0x7265_6c6f_6164);
+    let c = &mut c;
+    if on(c, 20) { pick(c, &[1, 3, 8]) } else { 0 }
 }
 
 /// Everything of the fleet file but the engines.
@@ -372,10 +390,10 @@ impl Known {
         }
     }
 
-    /// Gives each engine a profile, when it is to have one: mostly fast and roomy, so that what is tight is tight alone.
-    fn tell(mut self, snapshot: Snapshot, seed: u64) -> Snapshot {
+    /// A profile of each engine, when it is to have one: mostly fast and roomy, so that what is tight is tight alone.
+    fn tell(mut self, snapshot: &Snapshot, seed: u64) -> Vec<Row> {
         if !self.profiled {
-            return snapshot;
+            return Vec::new();
         }
         let c = &mut self.chance;
         let (prompt_s, token_s) = pick(c, &[(0.01, 1e-6), (0.7, 1e-4), (1.9, 1e-3), (0.1, 0.03)]);
@@ -397,7 +415,7 @@ impl Known {
             rows.join(",")
         );
         let rows = config::profiles::parse("sim.json", &text, Format::Json);
-        snapshot.with_profiles(rows.unwrap_or_else(|why| panic!("seed {seed}: {why}")))
+        rows.unwrap_or_else(|why| panic!("seed {seed}: {why}"))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::host::Host;
 use crate::net::{Ending, Net, Wake};
 use crate::plan::{Plan, pick};
 use crate::queue::Lines;
+use crate::reload::Reloads;
 use crate::trace::Trace;
 
 pub struct World {
@@ -52,6 +53,7 @@ pub struct World {
     pub books: Books,
     pub lines: Lines,
     pub control: Option<Control>,
+    pub reloads: Reloads,
     pub trace: Trace,
     pub cover: Cover,
     pub chaos: Vec<Event>,
@@ -77,6 +79,9 @@ pub struct Cover {
     pub readmissions: u64,
     /// Engines that were drained and stopped.
     pub stops: u64,
+    /// Engines that came to the fleet, and that came back to a place of theirs.
+    pub added: u64,
+    pub returned: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +103,10 @@ pub enum Event {
     Withdraw(usize),
     Emptied(usize),
     Readmit(usize),
+    /// The fleet file loses an engine, and has it again; a shard takes that over.
+    TakeOut(usize),
+    PutBack,
+    Commit(usize),
     Freeze(usize),
     WindDown(usize),
     /// The wall clock steps.
@@ -130,6 +139,7 @@ impl World {
             books: Books::new(&shared),
             lines: Lines::default(),
             control: plan.watch.map(|watch| Control::new(watch, &plan.snapshot)),
+            reloads: Reloads::new(&plan.snapshot, plan.shards),
             shared,
             shards,
             conns: Vec::new(),
@@ -176,6 +186,7 @@ impl World {
         let end = self.now + self.plan.ends_after;
         self.plan_event(end, Event::Leave);
         self.control_begins();
+        self.reloads_begin();
     }
 
     pub fn plan_event(&mut self, at: Instant, what: Event) {
@@ -326,6 +337,9 @@ impl World {
             Event::Withdraw(engine) => self.control_withdraws(engine),
             Event::Emptied(engine) => self.control_stops(engine),
             Event::Readmit(engine) => self.control_readmits(engine),
+            Event::TakeOut(engine) => self.take_out(engine),
+            Event::PutBack => self.put_back(),
+            Event::Commit(shard) => self.commit(shard),
             Event::Hold => {
                 let to = pick(
                     &mut self.chance,
@@ -438,6 +452,8 @@ impl Default for Cover {
             ejections: 0,
             readmissions: 0,
             stops: 0,
+            added: 0,
+            returned: 0,
         }
     }
 }
@@ -462,6 +478,8 @@ impl Cover {
         self.ejections += other.ejections;
         self.readmissions += other.readmissions;
         self.stops += other.stops;
+        self.added += other.added;
+        self.returned += other.returned;
         self.most_seats = self.most_seats.max(other.most_seats);
     }
 }
