@@ -28,7 +28,7 @@ const DECODE: [&str; 3] = ["tpot_slope", "tpot_request_slope", "tpot_intercept"]
 /// A short sweep; flags that a test leaves out of it.
 const READS: [&str; 4] = ["--prompts", "16,128,400,1024", "--repeats", "3"];
 /// Where noise was too much: the same points, and more of each.
-const MORE: [[&str; 2]; 3] = [["3", "1"], ["7", "3"], ["15", "7"]];
+const MORE: [[&str; 2]; 4] = [["3", "1"], ["7", "3"], ["15", "7"], ["31", "15"]];
 const STREAMS: [&str; 6] = [
     "--concurrency",
     "1,3,8",
