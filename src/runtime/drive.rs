@@ -37,12 +37,11 @@ pub async fn connection<R: Rt>(
     let mut read_buf = Vec::with_capacity(limits::CLIENT_READ_BYTES);
     let mut client_read = pin!(None);
     let mut client_write = pin!(None);
-    let mut write_from = 0;
     let mut legs: [LegIo<R>; SLOTS] = Default::default();
     // In boxes, because they are large and seldom; plain reads are here, because a stream is nothing but reads.
     let mut leg_ops: [Boxed<_>; SLOTS] = [None, None];
     let mut leg_reads = [pin!(None), pin!(None)];
-    let mut armed = Instant::FAR;
+    let (mut armed, mut write_from) = (Instant::FAR, 0);
     let (mut turns, mut looks) = (0, false);
 
     loop {
@@ -92,10 +91,8 @@ pub async fn connection<R: Rt>(
             let buf = with_room(&mut read_buf, conn.client_read_bytes());
             client_read.set(Some(half.read(buf)));
         }
-        if conn.wants_shutdown()
-            && let Some(half) = writer.as_mut()
-        {
-            let _ = half.shutdown();
+        if conn.wants_shutdown() {
+            let _ = writer.as_mut().map(WriteHalf::shutdown);
         }
         if conn.client_is_done() {
             client_read.set(None);
