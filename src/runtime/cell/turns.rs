@@ -141,8 +141,11 @@ mod tests {
 
     use super::*;
     use crate::base::time::Clock;
+    use crate::runtime::boot::{self, Completions, Driver};
     use crate::runtime::clock::MonotonicClock;
-    use crate::runtime::testing::each_driver;
+    use crate::runtime::io::{ReadHalf, WriteHalf};
+    use crate::runtime::monoio::Monoio;
+    use crate::runtime::testing::{drivers, each_driver};
 
     /// Longer than any machine takes for a sleep of 30 ms.
     const LIMIT: Duration = Duration::from_secs(10);
@@ -173,6 +176,51 @@ mod tests {
             over.set(true);
             assert!(clock.now().since(begun) < LIMIT, "they were kept waiting");
         });
+    }
+
+    /// Rings whose completions wait for a thread that waits gave none to one that stays awake.
+    #[test]
+    fn who_stays_awake_hears_of_what_has_come() {
+        for driver in drivers() {
+            let (done, is_done) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                let ring = (driver, Completions::Prompt);
+                let runtime = boot::runtime_on(ring).expect("the driver is available");
+                let mut runtime = std::mem::ManuallyDrop::new(runtime);
+                runtime.block_on(async move {
+                    match driver {
+                        Driver::Epoll | Driver::IoUring => answered::<Monoio>().await,
+                        #[cfg(feature = "rt-glommio")]
+                        Driver::Glommio => {}
+                    }
+                });
+                let _ = done.send(());
+            });
+            let ended = is_done.recv_timeout(LIMIT);
+            assert!(ended.is_ok(), "nothing is heard on {driver:?}");
+            thread.join().expect("no panic");
+        }
+    }
+
+    /// Something is sent and received while a task of the thread is ready all the time.
+    async fn answered<R: Rt>() {
+        let over = Rc::new(Cell::new(false));
+        let awake = over.clone();
+        R::spawn(async move {
+            while !awake.get() {
+                yield_once().await;
+            }
+        });
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let listener = R::from_listener(listener).expect("a listener");
+        let (_reader, writer) = R::connect(at).await.expect("a connection");
+        let (reader, _writer, _) = R::accept(&listener).await.expect("the other end");
+        let (sent, ..) = writer.write(b"ping".to_vec(), 0).await;
+        assert_eq!(sent.ok(), Some(4));
+        let (got, buf, _) = reader.read(Vec::with_capacity(8)).await;
+        assert_eq!((got.ok(), &buf[..]), (Some(4), &b"ping"[..]));
+        over.set(true);
     }
 
     #[test]
