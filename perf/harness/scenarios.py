@@ -24,7 +24,6 @@ class Row:
     whole: bool | None = None
     text: bool = False
     shards: int = 1
-    busy_poll_us: int = 0
     driver: str | None = None
     build: str = ""
 
@@ -36,7 +35,7 @@ class Row:
     @property
     def process(self):
         """Rows with the same one are asked through the same process."""
-        return (self.target, self.driver, self.build, self.legs, self.shards, self.busy_poll_us)
+        return (self.target, self.driver, self.build, self.legs, self.shards)
 
 
 @dataclasses.dataclass

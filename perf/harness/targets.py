@@ -65,7 +65,6 @@ def narwhal(row, port, _other, engines, scenario, _found, folder, args):
             "slo": {"ttft_s": 60.0, "tpot_s": 10.0},
             "serving": {"admission": "open", "max_connections": 1 if scenario.mode == "refused" else SEATS},
             "engine": {"connector": "nixl" if row.legs == 2 else "none"},
-            "runtime": {"busy_poll_us": row.busy_poll_us},
         }, out)
     return [args.builds[row.build], "serve", "--fleet", path, "--listen", f"127.0.0.1:{port}", "--shards", str(row.shards),
             "--cpus", ",".join(str(core) for core in range(row.shards)), "--driver", row.driver]

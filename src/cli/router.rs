@@ -20,7 +20,7 @@ use crate::control::signals::Notice;
 use crate::control::{self, Handle, Settings, ShardFacts};
 use crate::metrics::histogram::ShardTimes;
 use crate::metrics::ledger::ShardLedger;
-use crate::runtime::boot::{self, Completions, Driver, DriverChoice, Shards};
+use crate::runtime::boot::{self, Driver, DriverChoice, Shards};
 use crate::runtime::bounds;
 use crate::runtime::cell::change::Told;
 use crate::runtime::cell::{ControlPort, Mail};
@@ -114,11 +114,7 @@ pub fn start(snapshot: Snapshot, plan: Plan) -> Result<Router, Failure> {
     let port = Port::new(control.asker(), mail.clone(), tell, control.now());
     let port: Arc<dyn ControlPort> = Arc::new(port);
 
-    let completions = match snapshot.fleet.runtime.busy_poll.is_zero() {
-        true => Completions::Deferred,
-        false => Completions::Prompt,
-    };
-    let shards = boot::run_shards_on(&places, (driver, completions), |place| {
+    let shards = boot::run_shards(&places, driver, |place| {
         let index = place.shard.index();
         let (id, snapshot, shared) = (place.shard, snapshot.clone(), shared.clone());
         let (ledger, times) = (facts[index].ledger.clone(), facts[index].times.clone());

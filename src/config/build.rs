@@ -189,7 +189,6 @@ fn runtime(top: &Scope<'_>, faults: &mut Faults<'_>) -> RuntimeSettings {
         max_headers: size(top, "runtime.max_headers"),
         client_write_stall: top.seconds("runtime.client_write_stall_s"),
         client_keepalive: unless_zero(top.seconds("runtime.client_keepalive_s")),
-        busy_poll: Duration::from_micros(size(top, "runtime.busy_poll_us") as u64),
         lease: parsed(top, "runtime.lease", faults),
     }
 }

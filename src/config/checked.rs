@@ -181,7 +181,6 @@ pub struct RuntimeSettings {
     pub max_headers: usize,
     pub client_write_stall: Duration,
     pub client_keepalive: Option<Duration>,
-    pub busy_poll: Duration,
     pub lease: Option<Lease>,
 }
 

@@ -88,7 +88,6 @@ held! {
         "runtime.numa" = runtime.numa;
         "runtime.driver" = runtime.driver;
         "runtime.tls" = runtime.tls;
-        "runtime.busy_poll_us" = runtime.busy_poll;
         "runtime.lease" = runtime.lease;
     }
 }

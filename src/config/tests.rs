@@ -317,7 +317,6 @@ fn defaults_of_runtime() {
         max_headers: 100,
         client_write_stall: seconds(30.0),
         client_keepalive: None,
-        busy_poll: Duration::ZERO,
         lease: None,
     };
     assert_eq!(json(SMALLEST).unwrap().fleet.runtime, want);

@@ -130,33 +130,9 @@ pub struct Shards {
     pub refused: Vec<(Place, Refused)>,
 }
 
-/// When a ring's completions are seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Completions {
-    /// When the thread waits: nothing interrupts it before.
-    #[default]
-    Deferred,
-    /// With any system call: a thread that stays awake seldom waits.
-    Prompt,
-}
-
-/// [`run_shards_on`] with rings for threads that sleep when there is nothing to do.
-pub fn run_shards<M, B, Fut>(plan: &Plan, driver: Driver, make: M) -> io::Result<Shards>
-where
-    M: FnMut(&Place) -> B,
-    B: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = ()>,
-{
-    run_shards_on(plan, (driver, Completions::Deferred), make)
-}
-
 /// Starts one thread per place and returns once all run. `make` is called here, in order, and returns what the thread
 /// calls inside its runtime; the future may own what is not `Send`. A shard ends when its future does.
-pub fn run_shards_on<M, B, Fut>(
-    plan: &Plan,
-    driver: (Driver, Completions),
-    mut make: M,
-) -> io::Result<Shards>
+pub fn run_shards<M, B, Fut>(plan: &Plan, driver: Driver, mut make: M) -> io::Result<Shards>
 where
     M: FnMut(&Place) -> B,
     B: FnOnce() -> Fut + Send + 'static,
@@ -205,7 +181,7 @@ type Report = io::Result<(Place, Vec<Refused>)>;
 /// The life of a shard's thread. The place comes first: what is allocated from then on is the shard's own.
 fn shard<B, Fut>(
     place: Place,
-    driver: (Driver, Completions),
+    driver: Driver,
     body: B,
     report: &mpsc::Sender<Report>,
     opened: &mpsc::Receiver<()>,
@@ -215,7 +191,7 @@ fn shard<B, Fut>(
 {
     settle::block_signals();
     let refused = settle::take(&place);
-    let mut runtime = match runtime_on(driver) {
+    let mut runtime = match runtime(driver) {
         Ok(runtime) => ManuallyDrop::new(runtime),
         Err(error) => {
             let _ = report.send(Err(error));
@@ -256,13 +232,8 @@ pub enum ShardRuntime {
 
 /// Builds the runtime of this thread.
 pub fn runtime(driver: Driver) -> io::Result<ShardRuntime> {
-    runtime_on((driver, Completions::Deferred))
-}
-
-/// The same, with this kind of ring where it has one.
-pub fn runtime_on((driver, completions): (Driver, Completions)) -> io::Result<ShardRuntime> {
     Ok(match driver {
-        Driver::IoUring => ShardRuntime::IoUring(uring(completions)?),
+        Driver::IoUring => ShardRuntime::IoUring(uring()?),
         Driver::Epoll => ShardRuntime::Epoll(
             RuntimeBuilder::<LegacyDriver>::new()
                 .with_entries(ENTRIES)
@@ -276,9 +247,8 @@ pub fn runtime_on((driver, completions): (Driver, Completions)) -> io::Result<Sh
 
 /// A ring whose completions wait until the thread asks for them. Without that the kernel interrupts the thread for each one that another
 /// core brings about, up to a quarter of what a relayed event costs. Kernels before 6.1 refuse the first way, which also takes all that
-/// has come by then at once, and those before 5.19 the second. The first way is not for a thread that does not wait: monoio asks for
-/// completions then without the flag that they would come with.
-fn uring(completions: Completions) -> io::Result<Runtime<TimeDriver<IoUringDriver>>> {
+/// has come by then at once, and those before 5.19 the second.
+fn uring() -> io::Result<Runtime<TimeDriver<IoUringDriver>>> {
     let build = |ring: &io_uring::Builder| {
         RuntimeBuilder::<IoUringDriver>::new()
             .uring_builder(ring.clone())
@@ -290,9 +260,8 @@ fn uring(completions: Completions) -> io::Result<Runtime<TimeDriver<IoUringDrive
     deferred.setup_single_issuer().setup_defer_taskrun();
     let mut cooperative = IoUring::builder();
     cooperative.setup_coop_taskrun();
-    let skipped = usize::from(completions == Completions::Prompt);
-    for ring in [deferred, cooperative].iter().skip(skipped) {
-        match build(ring) {
+    for ring in [deferred, cooperative] {
+        match build(&ring) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             built => return built,
         }

@@ -105,7 +105,6 @@ impl<R: Rt> ShardCell<R> {
         let own = shard.id.index();
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);
         let held = Held::new(shard.snapshot.engines.len(), pool_max);
-        let awake_for = shard.snapshot.fleet.runtime.busy_poll;
         Rc::new(ShardCell {
             shard: RefCell::new(shard),
             pool: RefCell::new(Pool::new(pool_max)),
@@ -115,7 +114,7 @@ impl<R: Rt> ShardCell<R> {
             held,
             read_buffers: RefCell::default(),
             alarms: Alarms::default(),
-            turns: Turns::new(awake_for),
+            turns: Turns::default(),
             mailboxes: RefCell::default(),
             next_token: Cell::new(1),
             closing: Cell::new(false),
@@ -333,9 +332,6 @@ pub async fn run<R: Rt>(
     let listeners = Rc::new(listeners);
     R::spawn(cell.clone().keep_house(listeners.clone()));
     R::spawn(cell.clone().ring_alarms());
-    if cell.turns.stays_awake() {
-        R::spawn(cell.clone().stay_awake());
-    }
     cell.read_mail(listeners).await;
     Ok(())
 }

@@ -147,7 +147,6 @@ pub async fn connection<R: Rt>(
         turns = if waited { 0 } else { turns + 1 };
 
         now = cell.now();
-        cell.touch(now);
         let shard = &mut *cell.shard.borrow_mut();
         match event {
             Event::Wrote((Ok(n), buf, half)) if write_from + n < buf.len() => {

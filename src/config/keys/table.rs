@@ -232,8 +232,6 @@ keys! {
         "Longest time a client may take no byte.";
     "runtime.client_keepalive_s", Real(0.0, 86400.0), "seconds", P::Real(0.0),
         "Silence after which a stream gets `: keep-alive`; 0 is off.";
-    "runtime.busy_poll_us", Count(0, 1_000_000), "microseconds", P::Count(0),
-        "How long a shard stays awake after the last thing that happened; 0 is off.";
     "runtime.lease", Text, "", P::Unset,
         "Who serves of several routers: file:PATH or etcd://HOST:PORT/PREFIX.";
 }
