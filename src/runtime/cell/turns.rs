@@ -37,8 +37,7 @@ impl Turns {
         if now().since(self.breathed.get()) < BREATH_EVERY {
             return yield_once().await;
         }
-        // In a box, because it is seldom.
-        Box::pin(R::sleep(BREATH)).await;
+        R::sleep(BREATH).await;
         self.breathed.set(now());
     }
 }
