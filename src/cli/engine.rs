@@ -17,11 +17,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use self::alarm::Ear;
-use self::inbox::{Inbox, yield_now};
+use self::inbox::Inbox;
 use crate::base::limits;
 use crate::base::time::{Clock, Instant};
 use crate::runtime::clock::MonotonicClock;
-use crate::runtime::io::{Hangup, ReadHalf, Rt, WriteHalf};
+use crate::runtime::io::{Hangup, ReadHalf, Rt, WriteHalf, yield_now};
 use crate::stub::answer::Answer;
 use crate::stub::engine::{Incoming, World};
 use crate::stub::faults::Do;

@@ -163,11 +163,6 @@ impl Connection {
         self.advance(shard, now);
     }
 
-    /// The process ends in a moment: the deadline of what is under way is now.
-    pub fn out_of_time(&mut self, shard: &mut Shard, now: Instant) {
-        self.deadline_over(shard, now);
-    }
-
     /// Writing failed.
     pub fn client_broken(&mut self, shard: &mut Shard, now: Instant) {
         self.cut(shard, now);

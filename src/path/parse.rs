@@ -224,7 +224,7 @@ impl Connection {
     }
 
     /// The request's deadline is over, in whatever phase.
-    pub(super) fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
+    pub fn deadline_over(&mut self, shard: &mut Shard, now: Instant) {
         let Some(exchange) = self.exchange.as_mut().filter(|x| !x.is_over()) else {
             if self.io.tail.is_some() {
                 // It had as long for its answer as the request had for all.

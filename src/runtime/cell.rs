@@ -95,12 +95,11 @@ pub struct ShardCell<R: Rt> {
 
 impl<R: Rt> ShardCell<R> {
     pub fn new(
-        shard: Shard,
+        mut shard: Shard,
         tls: Option<tls::Client>,
         mail: Arc<[Arc<Mailbox<Mail>>]>,
         control: Arc<dyn ControlPort>,
     ) -> Rc<Self> {
-        let mut shard = shard;
         shard.clock = || MonotonicClock::new().now();
         let own = shard.id.index();
         let pool_max = shard.snapshot.fleet.engine.pool_max.unwrap_or(0);

@@ -195,7 +195,8 @@ fn hear(
         Some(ConnectionMail::CloseIdle) => conn.close_when_idle(shard, now),
         Some(ConnectionMail::Expire) => {
             conn.close_when_idle(shard, now);
-            conn.out_of_time(shard, now);
+            // It has no time left.
+            conn.deadline_over(shard, now);
         }
         Some(ConnectionMail::Alarm) => {
             conn.timer(shard, now);

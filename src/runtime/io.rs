@@ -6,9 +6,10 @@
 //! a `read` whose connection lives on is never dropped before it is ready, because under io_uring the bytes it
 //! already took would be lost. To stop one, [`Hangup`] the socket, or drop future and halves together.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::task::Poll;
 use std::time::Duration;
 
 use super::socket;
@@ -115,6 +116,19 @@ pub trait WriteHalf: Sized + 'static {
 
     /// Sends FIN; the peer may still be read. At once, without waiting for the network.
     fn shutdown(&mut self) -> io::Result<()>;
+}
+
+/// Lets every other task that is ready run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 #[cfg(test)]

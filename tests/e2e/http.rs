@@ -549,6 +549,11 @@ fn slow_clients_are_not_waited_for() {
         assert!(client.ends_within(PATIENCE));
         let state = world.at_rest();
         assert_eq!(reason(&state, "invalid_requests", "body_idle"), 1);
+        assert_eq!(
+            number(&state, "/admission/heads_refused"),
+            1,
+            "the slow head"
+        );
         // A connection that says nothing more, and one that never said anything.
         let mut client = world.connect();
         client.send(&get("/health"));

@@ -76,6 +76,18 @@ fn a_socket_that_died_in_the_pool_is_no_ones_fault() {
     });
 }
 
+/// Two clients, the second of which waits for the first one's connection to the decode engine, a second and a half.
+fn one_behind_another(world: &World) -> (client::Client, client::Client) {
+    let slow = json!({"chunks": [event("a"), {"delay_ms": 1_500}, DONE]});
+    let script = json!({"decode": [slow, {"default": true}]});
+    world.engines.script(&script);
+    let (mut first, mut second) = (world.connect(), world.connect());
+    first.send(&client::post(TEXT, &counted(true)));
+    world.until_leg("decode", 1);
+    second.send(&client::post(TEXT, &counted(true)));
+    (first, second)
+}
+
 /// With as many connections to an engine as it may have, the next leg waits for one of them, and for nothing else: whoever waited was
 /// once woken and did not look, until some other event or its time-out came.
 // proves R-FLT-1
@@ -93,14 +105,7 @@ fn a_leg_that_waits_for_a_connection_goes_on_when_one_is_free() {
             .with("engine", "connect_timeout_s", 600)
             .with("runtime", "header_timeout_s", 600);
         let world = World::start(setup, &fleet);
-        let slow = json!({"chunks": [event("a"), {"delay_ms": 1_500}, DONE]});
-        world
-            .engines
-            .script(&json!({"decode": [slow, {"default": true}]}));
-        let (mut first, mut second) = (world.connect(), world.connect());
-        first.send(&client::post(TEXT, &counted(true)));
-        world.until_leg("decode", 1);
-        second.send(&client::post(TEXT, &counted(true)));
+        let (mut first, mut second) = one_behind_another(&world);
         world.until_leg("prefill", 2);
         for client in [&mut first, &mut second] {
             let answer = client.answer();
@@ -122,14 +127,7 @@ fn a_handoff_that_grows_old_in_the_wait_for_a_connection_is_not_sent() {
             .with("engine", "kv_lease_s", 1)
             .with("serving", "max_attempts", 1);
         let world = World::start(setup, &fleet);
-        let slow = json!({"chunks": [event("a"), {"delay_ms": 1_500}, DONE]});
-        world
-            .engines
-            .script(&json!({"decode": [slow, {"default": true}]}));
-        let (mut first, mut second) = (world.connect(), world.connect());
-        first.send(&client::post(TEXT, &counted(true)));
-        world.until_leg("decode", 1);
-        second.send(&client::post(TEXT, &counted(true)));
+        let (mut first, mut second) = one_behind_another(&world);
         assert_eq!(first.answer().status, Some(200));
         let late = second.answer();
         assert_eq!(late.status, Some(504), "{}", late.text());

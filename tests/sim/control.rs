@@ -257,19 +257,11 @@ impl World {
     /// A leg is placed where new work may go, nowhere else.
     pub fn check_placed(&self, before: &View, after: &View) {
         let Some(control) = &self.control else { return };
-        let (old, new) = (before.exchange, after.exchange);
-        let Some(new) = new else { return };
-        let placed = [
-            (old.and_then(|held| held.prefill), new.prefill),
-            (old.and_then(|held| held.decode), new.decode),
-        ];
-        for (old, new) in placed {
-            if let Some(engine) = new.filter(|_| old != new) {
-                assert!(
-                    control.open[engine.index()],
-                    "a leg goes to {engine:?}, which is out"
-                );
-            }
+        for engine in placed(before, after) {
+            assert!(
+                control.open[engine.index()],
+                "a leg goes to {engine:?}, which is out"
+            );
         }
     }
 
@@ -279,6 +271,20 @@ impl World {
         assert!(control.asking.is_empty());
         assert!(!self.somebody_is_out(), "somebody never came back");
     }
+}
+
+/// Where a step has placed a leg.
+pub fn placed(before: &View, after: &View) -> impl Iterator<Item = EngineId> {
+    let of = |view: &View| {
+        let held = view.exchange;
+        [
+            held.and_then(|held| held.prefill),
+            held.and_then(|held| held.decode),
+        ]
+    };
+    let legs = of(before).into_iter().zip(of(after));
+    legs.filter(|(old, new)| old != new)
+        .filter_map(|(_, new)| new)
 }
 
 impl Fault {

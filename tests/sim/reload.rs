@@ -17,6 +17,7 @@ use narwhal::shard::next::Next;
 use narwhal::shard::waits::Awaited;
 
 use crate::conn::{Letter, NOBODY};
+use crate::control::placed;
 use crate::plan::pick;
 use crate::queue::check_gates;
 use crate::world::{Event, World, engine_id};
@@ -198,17 +199,9 @@ impl World {
 
     /// Where this step placed a leg.
     pub fn check_fleet(&self, shard: usize, before: &View, after: &View) {
-        let (old, new) = (before.exchange, after.exchange);
-        let Some(new) = new else { return };
-        let placed = [
-            (old.and_then(|held| held.prefill), new.prefill),
-            (old.and_then(|held| held.decode), new.decode),
-        ];
-        for (old, new) in placed {
-            if let Some(engine) = new.filter(|_| old != new) {
-                let stays = self.is_in_fleet(shard, engine);
-                assert!(stays, "a leg goes to {engine:?}, which left");
-            }
+        for engine in placed(before, after) {
+            let stays = self.is_in_fleet(shard, engine);
+            assert!(stays, "a leg goes to {engine:?}, which left");
         }
     }
 }

@@ -87,16 +87,3 @@ impl<I: ReadHalf> Inbox<I> {
         }
     }
 }
-
-/// Lets every other task that is ready run once.
-pub(super) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}

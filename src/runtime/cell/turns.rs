@@ -5,11 +5,9 @@
 //! longer than [`BREATH_EVERY`] without a wait for a timer.
 
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::task::Poll;
 use std::time::Duration;
 
-use super::super::io::Rt;
+use super::super::io::{Rt, yield_now};
 use super::ShardCell;
 use crate::base::time::Instant;
 use crate::metrics::histogram::Series;
@@ -35,7 +33,7 @@ impl Turns {
     /// Lets the other tasks of the shard run first.
     pub async fn give_way<R: Rt>(&self, now: impl Fn() -> Instant) {
         if now().since(self.breathed.get()) < BREATH_EVERY {
-            return yield_once().await;
+            return yield_now().await;
         }
         R::sleep(BREATH).await;
         self.breathed.set(now());
@@ -57,19 +55,6 @@ impl<R: Rt> ShardCell<R> {
     pub async fn give_way(&self) {
         self.turns.give_way::<R>(|| self.now()).await;
     }
-}
-
-/// Ready when all that are ready now have run.
-async fn yield_once() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]
